@@ -1,0 +1,190 @@
+//! Step 5: the datasets.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
+
+use crate::{
+    cli::Args,
+    distribute::{BatchOptions, Collate, Dataset, DistributedDataset, Remainder, Subset},
+    globals,
+    idx::read_idx,
+};
+
+/// Kinds of images, labelled from 0.
+pub const CLASSES: usize = 10;
+
+/// One example in `VALIDATION_PART` of the training files is for validation.
+const VALIDATION_PART: usize = 10;
+
+/// The datasets, distributed over the replicas.
+pub struct Datasets {
+    pub train: DistributedDataset<Example>,
+    pub validation: DistributedDataset<Example>,
+    pub test: DistributedDataset<Example>,
+}
+
+/// Examples in any order, shared by the replicas.
+pub type Examples = Arc<dyn Dataset<Example = Example>>;
+
+/// What one example holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Example {
+    /// Grey values row by row, 0 to 255.
+    pub pixels: Vec<u8>,
+    pub height: usize,
+    pub width: usize,
+    /// Class, below [`CLASSES`].
+    pub label: u8,
+}
+
+/// The tensors of a replica's share of a batch.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// `[batch, 1, height, width]`, 0 to 1.
+    pub features: Tensor<4>,
+    /// `[batch]`
+    pub labels: Tensor<1, Int>,
+}
+
+impl Collate for Batch {
+    type Example = Example;
+
+    fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
+        // TODO(dataset.batch): Make the tensors of a batch from its examples.
+        //   Now: grey values scaled to 0..1, and integer labels.
+        //   Shapes: features [batch, 1, height, width], labels [batch].
+        let (batch, height, width) = (examples.len(), examples[0].height, examples[0].width);
+        let pixels = examples.iter().flat_map(|example| &example.pixels);
+        let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
+        let labels: Vec<i32> = examples
+            .iter()
+            .map(|example| i32::from(example.label))
+            .collect();
+        Ok(Batch {
+            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
+            labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
+        })
+    }
+}
+
+/// Creates the datasets and distributes them over the replicas of the strategy.
+///
+/// # Errors
+/// Those of [`read_examples`], and a split that has no batch.
+pub fn create_datasets(args: &Args) -> Result<Datasets> {
+    let (train_and_validation, test) = read_examples(args)?;
+    let (train, validation) = split(train_and_validation);
+    let strategy = globals::strategy()?;
+    let global_batch_size = globals::global_batch_size()?;
+    let distribute = |name, examples, shuffle, remainder| {
+        let training = name == "train";
+        let options = BatchOptions {
+            global_batch_size,
+            shuffle,
+            remainder,
+            training,
+        };
+        let dataset = strategy.distribute_dataset(examples, options);
+        dataset.with_context(|| format!("cannot batch the {name} split"))
+    };
+    let remainder = match args.steps_per_epoch {
+        Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
+        None if args.drop_remainder => Remainder::Drop,
+        None => Remainder::Keep,
+    };
+    Ok(Datasets {
+        train: distribute("train", train, Some(args.seed), remainder)?,
+        // Each example of these counts once, so nothing is dropped.
+        validation: distribute("validation", validation, None, Remainder::Keep)?,
+        test: distribute("test", test, None, Remainder::Keep)?,
+    })
+}
+
+/// Reads the examples for training and validation, and those for the test.
+///
+/// # Errors
+/// A file is missing or damaged, or files do not fit together.
+pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
+    // TODO(dataset.source): Read the examples of your task.
+    //   Now: handwritten digits in IDX files; MNIST and Fashion-MNIST read as they are.
+    //   Shapes: an image [height, width] and a label an example.
+    let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
+    let folder = args.data_dir.clone().unwrap_or_else(own);
+    let train = Images::read(&folder, "train")?;
+    let test = Images::read(&folder, "t10k")?;
+    Ok((Arc::new(train), Arc::new(test)))
+}
+
+/// Sets examples aside for validation.
+pub fn split(examples: Examples) -> (Examples, Examples) {
+    // TODO(dataset.split): Choose which examples validate.
+    //   Now: every tenth in a random order that is the same in every run.
+    //   Shapes: indices below the number of examples; none in both parts.
+    let mut indices: Vec<usize> = (0..examples.len()).collect();
+    indices.shuffle(&mut StdRng::seed_from_u64(0));
+    let training = indices.split_off(indices.len() / VALIDATION_PART);
+    let subset = |indices| -> Examples { Arc::new(Subset::new(Arc::clone(&examples), indices)) };
+    (subset(training), subset(indices))
+}
+
+/// Labelled images of one size in memory.
+struct Images {
+    pixels: Vec<u8>,
+    labels: Vec<u8>,
+    height: usize,
+    width: usize,
+}
+
+impl Images {
+    fn read(folder: &Path, prefix: &str) -> Result<Self> {
+        let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
+        let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
+        let [number, height, width] = images.dims;
+        ensure!(
+            number == labels.dims[0],
+            "{} has {number} images, but {} has {} labels",
+            images.path.display(),
+            labels.path.display(),
+            labels.dims[0]
+        );
+        if let Some(at) = labels
+            .values
+            .iter()
+            .position(|label| usize::from(*label) >= CLASSES)
+        {
+            let (path, label) = (labels.path.display(), labels.values[at]);
+            anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
+        }
+        Ok(Images {
+            pixels: images.values,
+            labels: labels.values,
+            height,
+            width,
+        })
+    }
+}
+
+impl Dataset for Images {
+    type Example = Example;
+
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Example> {
+        let size = self.height * self.width;
+        let pixels = self.pixels[index * size..(index + 1) * size].to_vec();
+        Ok(Example {
+            pixels,
+            height: self.height,
+            width: self.width,
+            label: self.labels[index],
+        })
+    }
+}

@@ -1,0 +1,220 @@
+use std::{
+    mem,
+    ops::Range,
+    sync::{
+        PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::{Result, ensure};
+
+use super::rendezvous::Rendezvous;
+
+/// How values of several replicas become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceOp {
+    Sum,
+    Mean,
+}
+
+/// What replicas exchange values through. Every replica must call the same operations in the same
+/// order.
+pub trait CrossDeviceOps: Send + Sync {
+    /// Reduces `values` elementwise over all replicas, in place, to the same bits on each.
+    ///
+    /// # Errors
+    /// A replica failed, or brought another number of values.
+    fn all_reduce(&self, rank: usize, op: ReduceOp, values: &mut Vec<f32>) -> Result<()>;
+
+    /// Gives every replica the word of each, in the order of ranks.
+    ///
+    /// # Errors
+    /// A replica failed.
+    fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>>;
+
+    /// Ends the waiting of all replicas with an error that says `reason`.
+    fn abort(&self, reason: &str);
+}
+
+/// Exchange between the threads of one process.
+///
+/// Each replica sums one slice over all replicas, always in the order of ranks, and then takes the
+/// other slices from those who summed them: the result does not depend on who comes first.
+pub struct SharedMemory {
+    meeting: Rendezvous,
+    contributions: Vec<RwLock<Vec<f32>>>,
+    reduced: Vec<RwLock<Vec<f32>>>,
+    words: Vec<AtomicU64>,
+}
+
+impl SharedMemory {
+    pub fn new(replicas: usize) -> Self {
+        SharedMemory {
+            meeting: Rendezvous::new(replicas),
+            contributions: (0..replicas).map(|_| RwLock::default()).collect(),
+            reduced: (0..replicas).map(|_| RwLock::default()).collect(),
+            words: (0..replicas).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// The part of `len` values that replica `rank` sums.
+    fn slice_of(&self, rank: usize, len: usize) -> Range<usize> {
+        let replicas = self.contributions.len();
+        len * rank / replicas..len * (rank + 1) / replicas
+    }
+
+    fn reduce_slice(&self, rank: usize, op: ReduceOp) -> Result<()> {
+        let contributions: Vec<_> = self.contributions.iter().map(read).collect();
+        let len = contributions[0].len();
+        for (other, values) in contributions.iter().enumerate() {
+            ensure!(
+                values.len() == len,
+                "replicas do not agree on what to reduce: replica 0 brings {len} values, \
+                 replica {other} brings {}",
+                values.len()
+            );
+        }
+        let slice = self.slice_of(rank, len);
+        let mut sum = self.reduced[rank]
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        sum.clear();
+        sum.extend_from_slice(&contributions[0][slice.clone()]);
+        for values in &contributions[1..] {
+            for (total, value) in sum.iter_mut().zip(&values[slice.clone()]) {
+                *total += value;
+            }
+        }
+        if op == ReduceOp::Mean {
+            let replicas = contributions.len() as f32;
+            sum.iter_mut().for_each(|total| *total /= replicas);
+        }
+        Ok(())
+    }
+}
+
+impl CrossDeviceOps for SharedMemory {
+    fn all_reduce(&self, rank: usize, op: ReduceOp, values: &mut Vec<f32>) -> Result<()> {
+        if self.contributions.len() == 1 {
+            return Ok(());
+        }
+        let own = &self.contributions[rank];
+        *own.write().unwrap_or_else(PoisonError::into_inner) = mem::take(values);
+        self.meeting.wait()?;
+        self.reduce_slice(rank, op)?;
+        self.meeting.wait()?;
+        // Nobody reads the contributions any more; slices stay until all are at the next meeting.
+        *values = mem::take(&mut *own.write().unwrap_or_else(PoisonError::into_inner));
+        for (other, slice) in self.reduced.iter().enumerate() {
+            let range = self.slice_of(other, values.len());
+            values[range].copy_from_slice(&read(slice));
+        }
+        Ok(())
+    }
+
+    fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>> {
+        self.words[rank].store(word, Ordering::Release);
+        self.meeting.wait()?;
+        let words = self
+            .words
+            .iter()
+            .map(|word| word.load(Ordering::Acquire))
+            .collect();
+        // No one may write the next word before all have read this one.
+        self.meeting.wait()?;
+        Ok(words)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.meeting.abort(reason);
+    }
+}
+
+fn read(values: &RwLock<Vec<f32>>) -> RwLockReadGuard<'_, Vec<f32>> {
+    values.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Integers in [-100, 100] that differ by rank and place; their sums are exact in f32.
+    fn integer(rank: usize, place: usize) -> f32 {
+        ((rank * 7_919 + place * 104_729) % 201) as f32 - 100.0
+    }
+
+    fn all_reduce_on_threads(replicas: usize, len: usize, op: ReduceOp) -> Vec<Vec<f32>> {
+        let ops = &SharedMemory::new(replicas);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..replicas)
+                .map(|rank| {
+                    scope.spawn(move || {
+                        let mut values = (0..len).map(|place| integer(rank, place)).collect();
+                        ops.all_reduce(rank, op, &mut values).unwrap();
+                        values
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        })
+    }
+
+    #[test]
+    fn all_reduce_is_exact_for_every_length_around_a_slice_boundary() {
+        for replicas in 1..=8 {
+            let lengths = (0..=2 * replicas + 1).chain([1_023, 1_024, 1_025, 65_537]);
+            for len in lengths {
+                let expected: Vec<f32> = (0..len)
+                    .map(|place| (0..replicas).map(|rank| integer(rank, place)).sum())
+                    .collect();
+                for values in all_reduce_on_threads(replicas, len, ReduceOp::Sum) {
+                    assert_eq!(values, expected, "{replicas} replicas, {len} values");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mean_divides_the_sum_by_the_replicas() {
+        let expected = (integer(0, 0) + integer(1, 0)) / 2.0;
+        assert_eq!(
+            all_reduce_on_threads(2, 1, ReduceOp::Mean),
+            [[expected], [expected]]
+        );
+    }
+
+    #[test]
+    fn replicas_that_bring_different_numbers_of_values_are_told() {
+        let ops = &SharedMemory::new(2);
+        let errors = thread::scope(|scope| {
+            let reduce = |rank: usize| {
+                move || {
+                    ops.all_reduce(rank, ReduceOp::Sum, &mut vec![0.0; rank])
+                        .unwrap_err()
+                }
+            };
+            [scope.spawn(reduce(0)), scope.spawn(reduce(1))].map(|thread| thread.join().unwrap())
+        });
+        assert!(
+            errors[0].to_string().contains("replica 1 brings 1"),
+            "{}",
+            errors[0]
+        );
+    }
+
+    #[test]
+    fn who_waits_for_a_replica_that_failed_is_released() {
+        let ops = &SharedMemory::new(2);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| ops.all_gather(0, 1).unwrap_err().to_string());
+            ops.abort("replica 1 failed");
+            assert_eq!(waiting.join().unwrap(), "replica 1 failed");
+        });
+    }
+}

@@ -1,0 +1,227 @@
+use std::hash::{DefaultHasher, Hasher};
+
+use anyhow::{Result, bail};
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{Tensor, TensorData},
+};
+
+/// Values in a bucket, unless a single parameter has more: 4 MiB of them.
+const BUCKET_LEN: usize = 1 << 20;
+
+/// What to do where the sum of the gradients over replicas is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NonFinite {
+    /// Stop with an error that names the parameter.
+    Error,
+    /// Leave the parameters as they are and go on with the next step.
+    Skip,
+    /// Replace what is not finite by zero.
+    Zero,
+}
+
+/// The gradients of a model, one after the other in a few flat buckets.
+///
+/// The order is that of the model's fields, equal on all replicas. A parameter without a gradient,
+/// as on a replica without examples, has zeros.
+pub struct FlatGradients {
+    buckets: Vec<Vec<f32>>,
+    parameters: Vec<Parameter>,
+}
+
+struct Parameter {
+    path: String,
+    len: usize,
+    /// The bucket that holds it.
+    bucket: usize,
+}
+
+impl FlatGradients {
+    /// Takes the gradients of `model` from their tensors.
+    pub fn new<M: Module>(model: &M, gradients: GradientsParams) -> Self {
+        let flat = FlatGradients {
+            buckets: Vec::new(),
+            parameters: Vec::new(),
+        };
+        let mut flatten = Flatten {
+            flat,
+            gradients,
+            path: Vec::new(),
+        };
+        model.visit(&mut flatten);
+        flatten.flat
+    }
+
+    /// The buckets, to be reduced over replicas one by one.
+    pub fn buckets_mut(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
+        self.buckets.iter_mut()
+    }
+
+    /// Applies `policy` to what is not finite, and tells whether the step goes on.
+    ///
+    /// # Errors
+    /// With [`NonFinite::Error`], the parameter and the value.
+    pub fn handle_non_finite(&mut self, policy: NonFinite) -> Result<bool> {
+        if self.global_norm().is_finite() {
+            return Ok(true);
+        }
+        match policy {
+            NonFinite::Skip => Ok(false),
+            NonFinite::Zero => {
+                let values = self.buckets.iter_mut().flatten();
+                values
+                    .filter(|value| !value.is_finite())
+                    .for_each(|value| *value = 0.0);
+                Ok(true)
+            }
+            NonFinite::Error => self.name_non_finite(),
+        }
+    }
+
+    fn name_non_finite(&self) -> Result<bool> {
+        for (path, values) in self.iter() {
+            if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                bail!(
+                    "the gradient of `{path}` holds {value}: look for a division by zero, a \
+                     logarithm of zero or a learning rate that is too high, or choose another \
+                     `NonFinite` policy at TODO(train.gradients)"
+                );
+            }
+        }
+        bail!("the norm of the gradients is too large for a number: lower the learning rate")
+    }
+
+    /// The Euclidean norm over all parameters.
+    pub fn global_norm(&self) -> f64 {
+        let squares = self
+            .buckets
+            .iter()
+            .flatten()
+            .map(|value| f64::from(*value).powi(2));
+        squares.sum::<f64>().sqrt()
+    }
+
+    /// Scales all gradients down so that their global norm is at most `max_norm`.
+    ///
+    /// Source: `tf.clip_by_global_norm`.
+    pub fn clip_by_global_norm(&mut self, max_norm: f64) {
+        let norm = self.global_norm();
+        if norm > max_norm {
+            let scale = (max_norm / norm) as f32;
+            self.buckets
+                .iter_mut()
+                .flatten()
+                .for_each(|value| *value *= scale);
+        }
+    }
+
+    /// Each parameter's path in the model with its gradient.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[f32])> {
+        let (mut bucket, mut start) = (0, 0);
+        self.parameters.iter().map(move |parameter| {
+            if parameter.bucket != bucket {
+                (bucket, start) = (parameter.bucket, 0);
+            }
+            let values = &self.buckets[bucket][start..start + parameter.len];
+            start += parameter.len;
+            (parameter.path.as_str(), values)
+        })
+    }
+
+    /// The gradients as tensors, for the optimizer.
+    pub fn into_params<M: Module>(self, model: &M) -> GradientsParams {
+        let gradients = GradientsParams::new();
+        let mut unflatten = Unflatten {
+            values: self.iter(),
+            gradients,
+        };
+        model.visit(&mut unflatten);
+        unflatten.gradients
+    }
+}
+
+struct Flatten {
+    flat: FlatGradients,
+    gradients: GradientsParams,
+    path: Vec<String>,
+}
+
+impl Flatten {
+    /// The bucket with room for `len` more values.
+    fn bucket(&mut self, len: usize) -> usize {
+        let buckets = &mut self.flat.buckets;
+        match buckets.last() {
+            Some(last) if last.len() + len <= BUCKET_LEN => {}
+            _ => buckets.push(Vec::with_capacity(len)),
+        }
+        buckets.len() - 1
+    }
+}
+
+impl ModuleVisitor for Flatten {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() {
+            return;
+        }
+        let len = param.lazy_shape().num_elements();
+        let bucket = self.bucket(len);
+        let values = &mut self.flat.buckets[bucket];
+        match self.gradients.remove::<D>(param.id) {
+            None => values.resize(values.len() + len, 0.0),
+            Some(gradient) => {
+                let data = gradient.into_data().convert::<f32>();
+                match data.as_slice::<f32>() {
+                    Ok(gradient) => values.extend_from_slice(gradient),
+                    Err(_) => values.extend(data.iter::<f32>()),
+                }
+            }
+        }
+        let path = self.path.join(".");
+        self.flat.parameters.push(Parameter { path, len, bucket });
+    }
+}
+
+struct Unflatten<I> {
+    values: I,
+    gradients: GradientsParams,
+}
+
+impl<'a, I: Iterator<Item = (&'a str, &'a [f32])>> ModuleVisitor for Unflatten<I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() {
+            return;
+        }
+        let (_, values) = self.values.next().expect("flattened from this model");
+        let data = TensorData::new(values.to_vec(), param.lazy_shape());
+        let device = param.lazy_device().without_autodiff();
+        self.gradients
+            .register(param.id, Tensor::<D>::from_data(data, &device));
+    }
+}
+
+/// A hash of the bits of all parameters, to compare replicas.
+pub fn hash_parameters<M: Module>(model: &M) -> u64 {
+    let mut hash = HashParameters(DefaultHasher::new());
+    model.visit(&mut hash);
+    hash.0.finish()
+}
+
+struct HashParameters(DefaultHasher);
+
+impl ModuleVisitor for HashParameters {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // Running statistics are each replica's own.
+        if param.is_require_grad() {
+            self.0.write(param.val().into_data().as_bytes());
+        }
+    }
+}

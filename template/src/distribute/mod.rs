@@ -1,0 +1,32 @@
+//! Training on several replicas: strategies, their threads, and what crosses between replicas.
+//!
+//! The names are those of `tf.distribute`: a [`Strategy`] runs a step on every replica with
+//! [`run`](Strategy#method.run), replicas sum their gradients with [`CrossDeviceOps`], and
+//! [`reduce`](Strategy#method.reduce) makes one value of one a replica.
+
+mod cross_device_ops;
+mod dataset;
+mod devices;
+mod gradients;
+mod loss;
+mod metric;
+mod mirrored;
+mod one_device;
+mod per_replica;
+mod rendezvous;
+mod replica;
+mod strategy;
+
+pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
+pub use dataset::{
+    BatchOptions, Collate, Dataset, DistributedDataset, Epoch, Remainder, Shard, Subset,
+};
+pub use devices::visible_devices;
+pub use gradients::{FlatGradients, NonFinite, hash_parameters};
+pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
+pub use metric::{Mean, Metric};
+pub use mirrored::MirroredStrategy;
+pub use one_device::OneDeviceStrategy;
+pub use per_replica::PerReplica;
+pub use replica::{ReplicaContext, ReplicaState, ReplicaThreads, replica_context};
+pub use strategy::Strategy;

@@ -1,0 +1,32 @@
+/// One value for each replica of this process, in the order of their ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PerReplica<T>(Vec<T>);
+
+impl<T> PerReplica<T> {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+}
+
+impl<T> FromIterator<T> for PerReplica<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        PerReplica(values.into_iter().collect())
+    }
+}
+
+impl<T> IntoIterator for PerReplica<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}

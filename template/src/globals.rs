@@ -1,0 +1,180 @@
+//! What the steps reach by name: registered once, by `main`, and then never passed along.
+//!
+//! Everything is kept by thread. A replica is a thread that lives as long as its strategy, so its
+//! losses, metrics, model and optimizer are its own without a lock; the thread of `main` keeps the
+//! strategy. Several trainings can so run in one process, as the tests do.
+
+use std::{cell::RefCell, sync::Arc};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::{module::Module, tensor::Device};
+
+use crate::{
+    distribute::{ReplicaState, Strategy},
+    loss::LossObjects,
+    metric::{Metrics, SplitMetrics},
+    model::{Model, Trainable},
+};
+
+/// The parts of the data, each with metrics of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    Train,
+    Validation,
+    Test,
+}
+
+impl Split {
+    pub fn name(self) -> &'static str {
+        match self {
+            Split::Train => "train",
+            Split::Validation => "validation",
+            Split::Test => "test",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Globals {
+    strategy: Option<Arc<dyn Strategy>>,
+    global_batch_size: Option<usize>,
+    loss_objects: Option<LossObjects>,
+    metrics: Option<Metrics>,
+    trainable: Option<Trainable>,
+}
+
+thread_local! {
+    static GLOBALS: RefCell<Globals> = RefCell::default();
+}
+
+/// Registers the strategy, and with it the global batch size: replicas times `batch_size`.
+///
+/// # Errors
+/// A strategy is registered already.
+pub fn register_strategy(strategy: &Arc<dyn Strategy>, batch_size: usize) -> Result<()> {
+    let global_batch_size = strategy.num_replicas_in_sync() * batch_size;
+    GLOBALS.with_borrow_mut(|globals| {
+        ensure!(
+            globals.strategy.is_none(),
+            "a strategy is registered already"
+        );
+        globals.strategy = Some(Arc::clone(strategy));
+        globals.global_batch_size = Some(global_batch_size);
+        Ok(())
+    })?;
+    strategy.run_on_all(move |_| {
+        GLOBALS.with_borrow_mut(|globals| globals.global_batch_size = Some(global_batch_size));
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// The strategy; on the thread of `main` only.
+pub fn strategy() -> Result<Arc<dyn Strategy>> {
+    GLOBALS.with_borrow(|globals| {
+        globals.strategy.clone().context(
+            "no strategy is registered on this thread: `create_strategy` (src/strategy.rs) makes \
+             it and `globals::register_strategy` registers it, in step 1 of `main`",
+        )
+    })
+}
+
+/// Examples in a full global batch, over all replicas.
+pub fn global_batch_size() -> Result<usize> {
+    GLOBALS.with_borrow(|globals| {
+        globals.global_batch_size.context(
+            "no global batch size is registered on this thread: `globals::register_strategy` \
+             registers it, in step 1 of `main`",
+        )
+    })
+}
+
+/// The loss objects of this replica.
+pub fn loss_objects() -> Result<LossObjects> {
+    GLOBALS.with_borrow(|globals| {
+        globals
+            .loss_objects
+            .clone()
+            .ok_or_else(|| unregistered("loss objects", "create_loss_objects", "loss", 2))
+    })
+}
+
+/// Gives `update` this replica's metrics of one split.
+pub fn with_metrics<T>(split: Split, update: impl FnOnce(&mut SplitMetrics) -> T) -> Result<T> {
+    GLOBALS.with_borrow_mut(|globals| {
+        let metrics = globals.metrics.as_mut();
+        let metrics =
+            metrics.ok_or_else(|| unregistered("metrics", "create_metrics", "metric", 3))?;
+        Ok(update(metrics.split_mut(split)))
+    })
+}
+
+/// The model of this replica, as it trains.
+pub fn model() -> Result<Model> {
+    with_model(Model::clone)
+}
+
+/// The model of this replica for validation and test: nothing is recorded for gradients.
+pub fn inference_model() -> Result<Model> {
+    with_model(Model::valid)
+}
+
+/// Replaces this replica's model and optimizer by what `update` makes of them.
+///
+/// They are moved and not cloned, so that the optimizer can reuse their memory; after an error they
+/// are gone, and with them the training.
+pub fn update_trainable(update: impl FnOnce(Trainable) -> Result<Trainable>) -> Result<()> {
+    let trainable = GLOBALS.with_borrow_mut(|globals| globals.trainable.take());
+    let updated = update(trainable.ok_or_else(unregistered_trainable)?)?;
+    GLOBALS.with_borrow_mut(|globals| globals.trainable = Some(updated));
+    Ok(())
+}
+
+fn with_model<T>(read: impl FnOnce(&Model) -> T) -> Result<T> {
+    GLOBALS.with_borrow(|globals| match &globals.trainable {
+        Some(trainable) => Ok(read(&trainable.model)),
+        None => Err(unregistered_trainable()),
+    })
+}
+
+fn unregistered_trainable() -> anyhow::Error {
+    unregistered(
+        "model and optimizer",
+        "create_model_and_optimizer",
+        "model",
+        4,
+    )
+}
+
+fn unregistered(what: &str, factory: &str, file: &str, step: usize) -> anyhow::Error {
+    anyhow!(
+        "no {what} registered on this thread: `{factory}` (src/{file}.rs) makes them and \
+         `strategy.scope` registers them on each replica, in step {step} of `main`"
+    )
+}
+
+impl ReplicaState for LossObjects {
+    fn register(self) {
+        GLOBALS.with_borrow_mut(|globals| globals.loss_objects = Some(self));
+    }
+}
+
+impl ReplicaState for Metrics {
+    fn register(self) {
+        GLOBALS.with_borrow_mut(|globals| globals.metrics = Some(self));
+    }
+}
+
+impl ReplicaState for Trainable {
+    /// A fork has parameters with the same ids and values, and an autodiff graph of its own.
+    fn mirror(self, device: &Device) -> Self {
+        Trainable {
+            model: self.model.fork(device),
+            ..self
+        }
+    }
+
+    fn register(self) {
+        GLOBALS.with_borrow_mut(|globals| globals.trainable = Some(self));
+    }
+}

@@ -1,0 +1,49 @@
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use training::{
+    cli::Args, dataset::create_datasets, globals, loss::create_loss_objects,
+    metric::create_metrics, model::create_model_and_optimizer, report::Report,
+    strategy::create_strategy, test::test, train::train,
+};
+
+// Training allocates large tensors at every step, and the system's allocator returns them to the
+// system each time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    // 1. Strategy: the replicas, and the global batch size that follows from their number.
+    let strategy = create_strategy(args)?;
+    globals::register_strategy(&strategy, args.batch_size)?;
+    // 2. Loss objects, one set a replica.
+    strategy.scope(|_| Ok(create_loss_objects()))?;
+    // 3. Metrics, one set a replica, merged when they are read.
+    strategy.scope(|_| Ok(create_metrics()))?;
+    // 4. Model and optimizer: made once, then mirrored, so all replicas start from equal weights.
+    let settings = args.clone();
+    strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
+    // 5. Datasets, batched by the global batch size and split over the replicas.
+    let datasets = create_datasets(args)?;
+    // 6. Train, with a validation after each epoch.
+    let mut report = Report::new(args)?;
+    if args.trains() {
+        train(args, &datasets, &mut report)?;
+    }
+    // 7. Test.
+    if args.tests() {
+        test(args, &datasets, &mut report)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Step 4: the model and its optimizer.
+
+use anyhow::Result;
+use burn::{
+    module::Module,
+    nn::{
+        Linear, LinearConfig, PaddingConfig2d, Relu,
+        conv::{Conv2d, Conv2dConfig},
+        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
+    },
+    optim::{AdamConfig, GradientsParams, ModuleOptimizer},
+    tensor::{Device, Tensor},
+};
+
+use crate::{
+    checkpoint,
+    cli::{Args, Command},
+    dataset::CLASSES,
+};
+
+// TODO(model.architecture): Replace with the model for your task.
+//   Now: a small convolutional network for grey images of any size, 10 classes.
+//   Shapes: features [batch, 1, height, width] in, logits [batch, classes] out.
+/// Two convolutions, pooled to 4x4, and a linear layer.
+#[derive(Module, Debug)]
+pub struct Model {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    pool: MaxPool2d,
+    resize: AdaptiveAvgPool2d,
+    output: Linear,
+    activation: Relu,
+}
+
+impl Model {
+    pub fn new(device: &Device) -> Self {
+        let conv = |channels| {
+            Conv2dConfig::new(channels, [3, 3])
+                .with_padding(PaddingConfig2d::Same)
+                .init(device)
+        };
+        Model {
+            conv1: conv([1, 16]),
+            conv2: conv([16, 32]),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            resize: AdaptiveAvgPool2dConfig::new([4, 4]).init(),
+            output: LinearConfig::new(32 * 4 * 4, CLASSES).init(device),
+            activation: Relu::new(),
+        }
+    }
+
+    /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
+    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
+        let x = self.activation.forward(self.conv1.forward(features)); // [batch, 16, height, width]
+        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 32, height, width]
+        let x = self.pool.forward(x); // [batch, 32, height / 2, width / 2]
+        let x = self.resize.forward(x); // [batch, 32, 4, 4]
+        self.output.forward(x.flatten(1, 3)) // [batch, classes]
+    }
+}
+
+/// A model with the optimizer that updates it.
+#[derive(Clone)]
+pub struct Trainable {
+    pub model: Model,
+    pub optimizer: ModuleOptimizer,
+    pub learning_rate: f64,
+}
+
+impl Trainable {
+    /// Takes one step down the gradients.
+    pub fn update(mut self, gradients: GradientsParams) -> Self {
+        self.model = self
+            .optimizer
+            .step(self.learning_rate, self.model, gradients);
+        self
+    }
+}
+
+/// Creates the model, with saved weights where only a test was asked for, and its optimizer.
+///
+/// # Errors
+/// The saved weights are missing, damaged or of another model.
+pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+    device.seed(args.seed);
+    let mut model = Model::new(device);
+    if args.command == Some(Command::Test) {
+        model = checkpoint::load(model, &args.weights())?;
+    }
+    // TODO(optimizer.choice): Choose the optimizer and its settings.
+    //   Now: Adam with the step size of --learning-rate, the same throughout.
+    //   Shapes: those of the parameters.
+    let optimizer = AdamConfig::new().with_epsilon(1e-7).init();
+    Ok(Trainable {
+        model,
+        optimizer,
+        learning_rate: args.learning_rate,
+    })
+}
