@@ -1,0 +1,462 @@
+//! What `cargo-generate.toml` states: the options, and which files are rendered, copied or left out.
+
+use std::{ops::Range, path::Path};
+
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use toml::{Spanned, de::DeTable};
+
+use crate::{
+    document::{Document, Place},
+    error::{Error, Kind, Result},
+    option::{Choice, OptionKind, TemplateOption, Value},
+    tags,
+    template::{Template, parents},
+    variables::BUILT_IN,
+};
+
+const SECTIONS: &[&str] = &["template", "placeholders", "conditional", "hooks"];
+const TEMPLATE_KEYS: &[&str] = &[
+    "cargo_generate_version",
+    "include",
+    "exclude",
+    "ignore",
+    "fmt",
+    "vcs",
+    "init",
+    "sub_templates",
+];
+const RULE_KEYS: &[&str] = &["include", "exclude", "ignore", "placeholders"];
+const OPTION_KEYS: &[&str] = &["type", "prompt", "default", "choices", "regex"];
+const CHOICE_KEYS: &[&str] = &["value", "label"];
+
+/// Patterns of files, each with its place.
+type Patterns = Vec<Spanned<String>>;
+
+/// Which files are rendered, which are copied as they are, and which are left out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules {
+    pub include: Option<Patterns>,
+    pub exclude: Option<Patterns>,
+    pub ignore: Patterns,
+}
+
+impl Rules {
+    /// Adds rules after these.
+    pub fn merge(&mut self, more: &Rules) {
+        for (mine, theirs) in [
+            (&mut self.include, &more.include),
+            (&mut self.exclude, &more.exclude),
+        ] {
+            if let Some(theirs) = theirs {
+                mine.get_or_insert_default().extend(theirs.iter().cloned());
+            }
+        }
+        self.ignore.extend(more.ignore.iter().cloned());
+    }
+}
+
+/// Rules that hold where an expression of Rhai is true.
+#[derive(Debug)]
+pub(crate) struct Conditional {
+    pub expression: Spanned<String>,
+    pub rules: Rules,
+}
+
+/// A parsed `cargo-generate.toml`.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub options: Vec<TemplateOption>,
+    pub rules: Rules,
+    pub conditionals: Vec<Conditional>,
+    name: String,
+    text: String,
+}
+
+impl Config {
+    /// Reads the text of the file known as `name`.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let document = Document::new(name, text, Kind::Template);
+        let reader = Reader { document };
+        let table = document.parse()?;
+        let mut config = Self {
+            options: Vec::new(),
+            rules: Rules::default(),
+            conditionals: Vec::new(),
+            name: name.to_owned(),
+            text: text.to_owned(),
+        };
+        let mut formats = true;
+        for (key, value) in &table {
+            match key.get_ref().as_ref() {
+                "template" => formats = reader.template(value, &mut config.rules)?,
+                "placeholders" => config.options = reader.options(value)?,
+                "conditional" => config.conditionals = reader.conditionals(value)?,
+                "hooks" => return Err(reader.unsupported(key, "hooks are not run by Kiln")),
+                _ => return Err(document.unknown_key(key, SECTIONS)),
+            }
+        }
+        if formats {
+            return Err(document
+                .error(format!("`{name}` leaves formatting to cargo-generate"))
+                .help("set `fmt = false` in `[template]` and keep the files formatted"));
+        }
+        Ok(config)
+    }
+
+    /// An error that points at bytes of the file.
+    pub fn error_at(&self, span: Range<usize>, message: String, label: &str) -> Error {
+        Error::template(message).at(&self.name, &self.text, span, label)
+    }
+
+    /// Where `expression[at..]` stands in the file, as far as it is written without escapes.
+    pub fn inside(&self, expression: &Spanned<String>, at: usize) -> Range<usize> {
+        let span = expression.span();
+        let raw = &self.text[span.clone()];
+        match raw.find(expression.get_ref().as_str()) {
+            Some(quote) if raw.is_char_boundary(quote + at) => {
+                let start = span.start + quote + at;
+                start..span.end - quote
+            }
+            _ => span,
+        }
+    }
+
+    /// A matcher of the files that are rendered.
+    pub fn matcher(&self, rules: &Rules) -> Result<Matcher> {
+        Ok(match (&rules.include, &rules.exclude) {
+            (Some(patterns), _) => Matcher::Include(self.gitignore(patterns)?),
+            (None, Some(patterns)) => Matcher::Exclude(self.gitignore(patterns)?),
+            (None, None) => Matcher::All,
+        })
+    }
+
+    /// Checks every pattern, whatever its condition, against the files of the template.
+    pub fn check(&self, template: &Template) -> Result<()> {
+        for rules in self.all_rules() {
+            let lists = [&rules.include, &rules.exclude];
+            for pattern in lists.into_iter().flatten().flatten() {
+                let matcher = self.gitignore(std::slice::from_ref(pattern))?;
+                let plain = !pattern.get_ref().starts_with('!');
+                if plain && !template.files().iter().any(|f| matches(&matcher, &f.path)) {
+                    return Err(self.matches_nothing(pattern));
+                }
+            }
+            for entry in &rules.ignore {
+                let path = self.ignored_path(entry)?;
+                let known = template.folders().contains(&path)
+                    || template.files().iter().any(|file| file.path == path);
+                if !known {
+                    return Err(self.matches_nothing(entry));
+                }
+            }
+        }
+        self.check_never_rendered(template)
+    }
+
+    /// The path that an entry of `ignore` stands for, with `/` between its parts.
+    pub fn ignored_path(&self, entry: &Spanned<String>) -> Result<String> {
+        let mut parts = Vec::new();
+        for part in entry.get_ref().split('/') {
+            match part {
+                "" | "." => {}
+                ".." => parts.push(".."),
+                part => parts.push(part),
+            }
+        }
+        let escapes =
+            Path::new(entry.get_ref()).is_absolute() || parts.is_empty() || parts.contains(&"..");
+        if escapes {
+            return Err(self.error_at(
+                entry.span(),
+                format!(
+                    "`ignore` reaches out of the template: `{}`",
+                    entry.get_ref()
+                ),
+                "leaves the template's folder",
+            ));
+        }
+        Ok(parts.join("/"))
+    }
+
+    fn all_rules(&self) -> impl Iterator<Item = &Rules> {
+        let conditional = self.conditionals.iter().map(|one| &one.rules);
+        std::iter::once(&self.rules).chain(conditional)
+    }
+
+    fn matches_nothing(&self, pattern: &Spanned<String>) -> Error {
+        self.error_at(
+            pattern.span(),
+            format!("`{}` matches no file of the template", pattern.get_ref()),
+            "matches nothing",
+        )
+    }
+
+    /// A file with a variable of the template in it must be rendered under some condition.
+    fn check_never_rendered(&self, template: &Template) -> Result<()> {
+        let mut widest = Rules::default();
+        for rules in self.all_rules() {
+            widest.merge(rules);
+        }
+        let matcher = self.matcher(&widest)?;
+        let known: Vec<_> = template
+            .options()
+            .iter()
+            .map(|option| option.name.as_str())
+            .chain(BUILT_IN.iter().copied())
+            .collect();
+        for file in template.files() {
+            let Ok(text) = str::from_utf8(&file.contents) else {
+                continue;
+            };
+            let found = tags::tags(text)
+                .into_iter()
+                .find(|tag| tags::identifiers(tag.inner(text)).any(|word| known.contains(&word)));
+            if let (false, Some(tag)) = (matcher.renders(&file.path), found) {
+                return Err(
+                    Error::template(format!("`{}` is never rendered", file.source))
+                        .at(&file.source, text, tag.span, "this Liquid stays as it is")
+                        .help(format!("add it to `include` in `{}`", self.name)),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn gitignore(&self, patterns: &[Spanned<String>]) -> Result<Gitignore> {
+        // A root that no relative path starts with.
+        let mut builder = GitignoreBuilder::new("/template");
+        let bad = |pattern: &Spanned<String>, error: ignore::Error| {
+            self.error_at(
+                pattern.span(),
+                format!("`{}` is not a pattern: {error}", pattern.get_ref()),
+                "here",
+            )
+        };
+        for pattern in patterns {
+            builder
+                .add_line(None, pattern.get_ref())
+                .map_err(|error| bad(pattern, error))?;
+        }
+        builder.build().map_err(|error| bad(&patterns[0], error))
+    }
+}
+
+/// Says of a path whether its file is rendered.
+pub(crate) enum Matcher {
+    All,
+    Include(Gitignore),
+    Exclude(Gitignore),
+}
+
+impl Matcher {
+    /// Whether the file at `path` is rendered; else it is copied.
+    pub fn renders(&self, path: &str) -> bool {
+        match self {
+            Matcher::All => true,
+            Matcher::Include(patterns) => matches(patterns, path),
+            Matcher::Exclude(patterns) => !matches(patterns, path),
+        }
+    }
+}
+
+fn matches(patterns: &Gitignore, path: &str) -> bool {
+    patterns
+        .matched_path_or_any_parents(path, false)
+        .is_ignore()
+}
+
+/// Whether `path` is one of `ignored` or lies in one.
+pub(crate) fn is_ignored(path: &str, ignored: &[String]) -> bool {
+    ignored.iter().any(|one| one == path)
+        || parents(path).any(|parent| ignored.iter().any(|one| one == parent))
+}
+
+struct Reader<'a> {
+    document: Document<'a>,
+}
+
+impl Reader<'_> {
+    fn unsupported(&self, key: &Spanned<impl AsRef<str>>, message: &str) -> Error {
+        self.document
+            .error_at(key.span(), message, "not supported")
+            .help("use options, `include`, `exclude`, `ignore` and `[conditional]` rules")
+    }
+
+    /// Reads `[template]`; says whether the output is to be formatted.
+    fn template(&self, value: &Place<'_>, rules: &mut Rules) -> Result<bool> {
+        let mut formats = true;
+        for (key, value) in self.document.table("template", value)? {
+            let name = key.get_ref().as_ref();
+            match name {
+                "include" => rules.include = Some(self.document.strings(name, value)?),
+                "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
+                "ignore" => rules.ignore = self.document.strings(name, value)?,
+                "fmt" => formats = self.document.boolean(name, value)?,
+                "cargo_generate_version" | "vcs" => drop(self.document.string(name, value)?),
+                "init" if !self.document.boolean(name, value)? => {}
+                "init" => return Err(self.unsupported(key, "Kiln always makes a new folder")),
+                "sub_templates" => {
+                    return Err(self.unsupported(key, "Kiln takes one template, not several"));
+                }
+                _ => return Err(self.document.unknown_key(key, TEMPLATE_KEYS)),
+            }
+        }
+        Ok(formats)
+    }
+
+    fn conditionals(&self, value: &Place<'_>) -> Result<Vec<Conditional>> {
+        let table = self.document.table("conditional", value)?;
+        table
+            .iter()
+            .map(|(key, value)| {
+                let expression = Spanned::new(key.span(), key.get_ref().to_string());
+                let rules = self.rules(self.document.table(expression.get_ref(), value)?)?;
+                Ok(Conditional { expression, rules })
+            })
+            .collect()
+    }
+
+    fn rules(&self, table: &DeTable<'_>) -> Result<Rules> {
+        let mut rules = Rules::default();
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            match name {
+                "include" => rules.include = Some(self.document.strings(name, value)?),
+                "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
+                "ignore" => rules.ignore = self.document.strings(name, value)?,
+                "placeholders" => {
+                    return Err(self.unsupported(key, "Kiln asks every option, always"));
+                }
+                _ => return Err(self.document.unknown_key(key, RULE_KEYS)),
+            }
+        }
+        Ok(rules)
+    }
+
+    fn options(&self, value: &Place<'_>) -> Result<Vec<TemplateOption>> {
+        let table = self.document.table("placeholders", value)?;
+        table
+            .iter()
+            .map(|(key, value)| {
+                let name = key.get_ref().as_ref();
+                if BUILT_IN.contains(&name) {
+                    let message = format!("`{name}` is built in and cannot be an option");
+                    return Err(self.document.error_at(key.span(), message, "here"));
+                }
+                self.option(key, self.document.table(name, value)?)
+            })
+            .collect()
+    }
+
+    fn option(
+        &self,
+        name: &Spanned<impl AsRef<str>>,
+        table: &DeTable<'_>,
+    ) -> Result<TemplateOption> {
+        for key in table.keys() {
+            if !OPTION_KEYS.contains(&key.get_ref().as_ref()) {
+                return Err(self.document.unknown_key(key, OPTION_KEYS));
+            }
+        }
+        let text = |key| {
+            let value = table.get(key);
+            value
+                .map(|value| self.document.string(key, value))
+                .transpose()
+        };
+        let prompt = text("prompt")?.ok_or_else(|| {
+            let message = format!("the option `{}` has no prompt", name.get_ref().as_ref());
+            self.document.error_at(name.span(), message, "add `prompt`")
+        })?;
+        let kind = self.kind(name, table, text("type")?, text("regex")?)?;
+        let default = table.get("default");
+        let default = default
+            .map(|value| self.default(&kind, value))
+            .transpose()?;
+        Ok(TemplateOption {
+            name: name.get_ref().as_ref().to_owned(),
+            prompt,
+            kind,
+            default,
+            span: name.span(),
+        })
+    }
+
+    fn kind(
+        &self,
+        name: &Spanned<impl AsRef<str>>,
+        table: &DeTable<'_>,
+        kind: Option<String>,
+        regex: Option<String>,
+    ) -> Result<OptionKind> {
+        let choices = table.get("choices");
+        let choices = choices.map(|value| self.choices(value)).transpose()?;
+        match (kind.as_deref().unwrap_or("string"), choices) {
+            ("string", Some(choices)) => Ok(OptionKind::Choice(choices)),
+            ("string" | "text" | "editor", None) => Ok(OptionKind::Text { regex }),
+            ("array", Some(choices)) => Ok(OptionKind::List(choices)),
+            ("bool", None) => Ok(OptionKind::Flag),
+            (kind, choices) => {
+                let with = if choices.is_some() { "with" } else { "without" };
+                Err(self.document.error_at(
+                    name.span(),
+                    format!("an option cannot be of type `{kind}` {with} choices"),
+                    "this option",
+                ))
+            }
+        }
+    }
+
+    fn choices(&self, value: &Place<'_>) -> Result<Vec<Choice>> {
+        let array = value.get_ref().as_array();
+        let array = array.ok_or_else(|| self.document.wrong_type("choices", value, "an array"))?;
+        if array.is_empty() {
+            let message = "`choices` is empty";
+            return Err(self.document.error_at(value.span(), message, "add some"));
+        }
+        array.iter().map(|one| self.choice(one)).collect()
+    }
+
+    fn choice(&self, value: &Place<'_>) -> Result<Choice> {
+        let Some(table) = value.get_ref().as_table() else {
+            let value = self.document.string("choices", value)?;
+            let label = value.clone();
+            return Ok(Choice { value, label });
+        };
+        for key in table.keys() {
+            if !CHOICE_KEYS.contains(&key.get_ref().as_ref()) {
+                return Err(self.document.unknown_key(key, CHOICE_KEYS));
+            }
+        }
+        let inner = table.get("value");
+        let inner = inner.ok_or_else(|| {
+            self.document
+                .error_at(value.span(), "a choice has no `value`", "this choice")
+        })?;
+        let value = self.document.string("value", inner)?;
+        let label = table.get("label");
+        let label = label
+            .map(|label| self.document.string("label", label))
+            .transpose()?;
+        Ok(Choice {
+            label: label.unwrap_or_else(|| value.clone()),
+            value,
+        })
+    }
+
+    fn default(&self, kind: &OptionKind, value: &Place<'_>) -> Result<Value> {
+        Ok(match kind {
+            OptionKind::Flag => Value::Flag(self.document.boolean("default", value)?),
+            OptionKind::List(_) => Value::List(
+                self.document
+                    .strings("default", value)?
+                    .into_iter()
+                    .map(Spanned::into_inner)
+                    .collect(),
+            ),
+            OptionKind::Text { .. } | OptionKind::Choice(_) => {
+                Value::Text(self.document.string("default", value)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! A TOML text in which every error points at its place.
+
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use crate::error::{Error, Kind, Result};
+
+/// A table of TOML with the text that it came from.
+#[derive(Clone, Copy)]
+pub struct Document<'a> {
+    name: &'a str,
+    text: &'a str,
+    kind: Kind,
+}
+
+/// A key or value of a document, with its place.
+pub type Place<'a> = Spanned<DeValue<'a>>;
+
+impl<'a> Document<'a> {
+    /// A text known to people as `name`; its errors are of `kind`.
+    pub fn new(name: &'a str, text: &'a str, kind: Kind) -> Self {
+        Self { name, text, kind }
+    }
+
+    /// Parses it.
+    ///
+    /// # Errors
+    /// The text is not TOML; the error points at the place.
+    pub fn parse(&self) -> Result<DeTable<'a>> {
+        DeTable::parse(self.text)
+            .map(Spanned::into_inner)
+            .map_err(|error| {
+                let span = error.span().unwrap_or(0..0);
+                self.error(format!("`{}` is not valid TOML", self.name)).at(
+                    self.name,
+                    self.text,
+                    span,
+                    error.message(),
+                )
+            })
+    }
+
+    /// An error in this document without a place.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        match self.kind {
+            Kind::Template => Error::template(message),
+            _ => Error::input(message),
+        }
+    }
+
+    /// An error that points at bytes of this document.
+    pub fn error_at(&self, span: Range<usize>, message: impl Into<String>, label: &str) -> Error {
+        self.error(message).at(self.name, self.text, span, label)
+    }
+
+    /// The text of `value`.
+    ///
+    /// # Errors
+    /// It is not a string.
+    pub fn string(&self, key: &str, value: &Place<'_>) -> Result<String> {
+        value
+            .get_ref()
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| self.wrong_type(key, value, "a string"))
+    }
+
+    /// The truth of `value`.
+    ///
+    /// # Errors
+    /// It is not a boolean.
+    pub fn boolean(&self, key: &str, value: &Place<'_>) -> Result<bool> {
+        value
+            .get_ref()
+            .as_bool()
+            .ok_or_else(|| self.wrong_type(key, value, "true or false"))
+    }
+
+    /// The table in `value`.
+    ///
+    /// # Errors
+    /// It is not a table.
+    pub fn table<'v, 'd>(&self, key: &str, value: &'v Place<'d>) -> Result<&'v DeTable<'d>> {
+        value
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| self.wrong_type(key, value, "a table"))
+    }
+
+    /// The strings in `value`, each with its place.
+    ///
+    /// # Errors
+    /// It is not an array of strings.
+    pub fn strings(&self, key: &str, value: &Place<'_>) -> Result<Vec<Spanned<String>>> {
+        let array = value
+            .get_ref()
+            .as_array()
+            .ok_or_else(|| self.wrong_type(key, value, "an array of strings"))?;
+        array
+            .iter()
+            .map(|one| Ok(Spanned::new(one.span(), self.string(key, one)?)))
+            .collect()
+    }
+
+    /// The same error, with its place in this document.
+    pub fn relocate(&self, error: Error, value: &Place<'_>) -> Error {
+        error.at(self.name, self.text, value.span(), "this value")
+    }
+
+    /// `key` does not hold what it should.
+    pub fn wrong_type(&self, key: &str, value: &Place<'_>, wanted: &str) -> Error {
+        self.error_at(
+            value.span(),
+            format!("`{key}` should be {wanted}"),
+            &format!("this is {}", with_article(value.get_ref().type_str())),
+        )
+    }
+
+    /// `key` is not one of `known`.
+    pub fn unknown_key(&self, key: &Spanned<impl AsRef<str>>, known: &[&str]) -> Error {
+        let given = key.get_ref().as_ref();
+        self.error_at(
+            key.span(),
+            format!("unknown key `{given}` in `{}`", self.name),
+            "not a key here",
+        )
+        .help(crate::error::suggest(
+            given,
+            known.iter().copied(),
+            "the keys",
+        ))
+    }
+}
+
+fn with_article(noun: &str) -> String {
+    let article = if noun.starts_with(['a', 'e', 'i', 'o', 'u']) {
+        "an"
+    } else {
+        "a"
+    };
+    format!("{article} {noun}")
+}

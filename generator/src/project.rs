@@ -1,0 +1,386 @@
+//! A project on disk: written all at once or not at all, and put under version control.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Component, Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    error::{Error, Result},
+    render::{Rendered, RenderedFile},
+};
+
+/// What a staging folder is called before it has a unique ending.
+const STAGING: &str = ".kiln-";
+
+/// The version control of a new project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vcs {
+    /// `git init`, unless the project stands in a repository already.
+    Git,
+    /// None.
+    None,
+}
+
+/// How a project is written.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOptions {
+    /// Whether files of the template may replace those of a folder that is not empty.
+    pub force: bool,
+    /// The version control, where the project stands in no repository.
+    pub vcs: Vcs,
+    /// Whether a failing git is an error; else it is a warning.
+    pub require_vcs: bool,
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// New files.
+    pub created: Vec<PathBuf>,
+    /// Files that had other contents.
+    pub replaced: Vec<PathBuf>,
+    /// Files that were there, with the same contents.
+    pub unchanged: Vec<PathBuf>,
+    /// Whether a repository was made.
+    pub repository: bool,
+    /// What did not work but does not matter much.
+    pub warnings: Vec<String>,
+}
+
+/// Writes a project to `destination`. On an error nothing is left behind and nothing has changed.
+///
+/// # Errors
+/// The folder exists and is not empty (without `force`), a symbolic link or a folder is in the way,
+/// or the file system or git fails.
+pub fn write(
+    rendered: &Rendered<'_>,
+    destination: &Path,
+    options: WriteOptions,
+) -> Result<Written> {
+    let destination = &std::path::absolute(destination)
+        .map_err(|cause| Error::io("find the folder", destination, cause))?;
+    check_destination(destination, options.force)?;
+    if destination.exists() {
+        write_into(rendered, destination, options)
+    } else {
+        write_new(rendered, destination, options)
+    }
+}
+
+/// Checks, before anything is rendered or asked, that a project can stand at `destination`.
+///
+/// # Errors
+/// Something is in the way.
+pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
+    let metadata = match fs::symlink_metadata(destination) {
+        Ok(metadata) => metadata,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(Error::io("look at", destination, cause)),
+    };
+    let shown = destination.display();
+    if metadata.is_symlink() {
+        return Err(Error::input(format!("`{shown}` is a symbolic link"))
+            .help("give the folder that it points to"));
+    }
+    if !metadata.is_dir() {
+        return Err(
+            Error::input(format!("`{shown}` exists and is not a folder"))
+                .help("give another folder with `--path`"),
+        );
+    }
+    let mut entries = fs::read_dir(destination)
+        .map_err(|cause| Error::io("read the folder", destination, cause))?;
+    if !force && entries.next().is_some() {
+        return Err(
+            Error::input(format!("the folder `{shown}` exists and is not empty")).help(
+                "give another folder with `--path`, or add `--force` to replace the files that the \
+             template has too; all others stay",
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Writes to a folder that does not exist: into a hidden sibling, which is then renamed.
+fn write_new(
+    rendered: &Rendered<'_>,
+    destination: &Path,
+    options: WriteOptions,
+) -> Result<Written> {
+    let parent = destination
+        .parent()
+        .expect("a path that does not exist is not the root");
+    let parents = MadeFolders::make(parent)?;
+    let staging = staging(parent)?;
+    let project = staging.path().join("project");
+    make_folder(&project)?;
+    fill(&project, destination, rendered, &rendered.files)?;
+    let mut written = Written {
+        created: rendered
+            .files
+            .iter()
+            .map(|file| file.path.clone())
+            .collect(),
+        ..Written::default()
+    };
+    if options.vcs == Vcs::Git && !in_repository(parent) {
+        make_repository(&project, options.require_vcs, &mut written)?;
+    }
+    fs::rename(&project, destination).map_err(|cause| Error::io("make", destination, cause))?;
+    parents.keep();
+    Ok(written)
+}
+
+/// Writes to a folder that exists: first all into a hidden folder in it, then each to its place.
+fn write_into(
+    rendered: &Rendered<'_>,
+    destination: &Path,
+    options: WriteOptions,
+) -> Result<Written> {
+    let (changes, mut written) = compare(rendered, destination)?;
+    let staging = staging(destination)?;
+    let fresh = staging.path().join("new");
+    let old = staging.path().join("old");
+    make_folder(&fresh)?;
+    fill(&fresh, destination, rendered, changes.iter().copied())?;
+    if options.vcs == Vcs::Git && !in_repository(destination) {
+        make_repository(&fresh, options.require_vcs, &mut written)?;
+    }
+    let mut moves = Moves::default();
+    for folder in &rendered.folders {
+        moves.make(destination.join(folder))?;
+    }
+    for file in &changes {
+        let target = destination.join(&file.path);
+        if written.replaced.contains(&file.path) {
+            moves.make(old.clone())?;
+            moves.rename(target.clone(), old.join(moves.count().to_string()))?;
+        }
+        moves.rename(fresh.join(&file.path), target)?;
+    }
+    if written.repository {
+        moves.rename(fresh.join(".git"), destination.join(".git"))?;
+    }
+    moves.keep();
+    Ok(written)
+}
+
+/// The files to write, and what will have become of each; nothing may be in the way.
+fn compare<'r, 't>(
+    rendered: &'r Rendered<'t>,
+    destination: &Path,
+) -> Result<(Vec<&'r RenderedFile<'t>>, Written)> {
+    let mut changes = Vec::new();
+    let mut written = Written::default();
+    for folder in &rendered.folders {
+        check_way(destination, folder, true)?;
+    }
+    for file in &rendered.files {
+        if !check_way(destination, &file.path, false)? {
+            written.created.push(file.path.clone());
+            changes.push(file);
+            continue;
+        }
+        let target = destination.join(&file.path);
+        let there = fs::read(&target).map_err(|cause| Error::io("read", &target, cause))?;
+        if there == *file.contents {
+            written.unchanged.push(file.path.clone());
+        } else {
+            written.replaced.push(file.path.clone());
+            changes.push(file);
+        }
+    }
+    Ok((changes, written))
+}
+
+/// Whether `path` exists below `root`, as what it should be and without a symbolic link on the way.
+fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> {
+    let mut way = root.to_path_buf();
+    let parts = path.components().count();
+    for (at, part) in path.components().enumerate() {
+        way.push(part);
+        let metadata = match fs::symlink_metadata(&way) {
+            Ok(metadata) => metadata,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(cause) => return Err(Error::io("look at", &way, cause)),
+        };
+        let wants_folder = folder || at + 1 < parts;
+        let problem = if metadata.is_symlink() {
+            "is a symbolic link, which Kiln does not write through"
+        } else if wants_folder && !metadata.is_dir() {
+            "is in the way of a folder of the template"
+        } else if !wants_folder && !metadata.is_file() {
+            "is in the way of a file of the template"
+        } else {
+            continue;
+        };
+        return Err(Error::input(format!("`{}` {problem}", way.display()))
+            .help("move it away first; nothing was written"));
+    }
+    Ok(true)
+}
+
+fn staging(parent: &Path) -> Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(STAGING)
+        .tempdir_in(parent)
+        .map_err(|cause| Error::io("write to the folder", parent, cause))
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    fs::create_dir(path).map_err(|cause| Error::io("make the folder", path, cause))
+}
+
+/// Writes files, and all folders, below `root`; errors show them where they were to end.
+fn fill<'r, 't: 'r>(
+    root: &Path,
+    destination: &Path,
+    rendered: &Rendered<'_>,
+    files: impl IntoIterator<Item = &'r RenderedFile<'t>>,
+) -> Result<()> {
+    for folder in &rendered.folders {
+        make_folder(&root.join(folder))?;
+    }
+    for file in files {
+        assert!(
+            file.path
+                .components()
+                .all(|part| matches!(part, Component::Normal(_))),
+            "rendered paths stay in the project"
+        );
+        write_file(&root.join(&file.path), file)
+            .map_err(|cause| Error::io("write", &destination.join(&file.path), cause))?;
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path, file: &RenderedFile<'_>) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(if file.executable { 0o777 } else { 0o666 });
+    }
+    options.open(path)?.write_all(&file.contents)
+}
+
+fn in_repository(folder: &Path) -> bool {
+    folder
+        .ancestors()
+        .any(|folder| folder.join(".git").exists())
+}
+
+fn make_repository(project: &Path, required: bool, written: &mut Written) -> Result<()> {
+    let mut git = Command::new("git");
+    for variable in [
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_COMMON_DIR",
+    ] {
+        git.env_remove(variable);
+    }
+    let output = git
+        .args(["init", "--quiet"])
+        .current_dir(project)
+        .stdin(Stdio::null())
+        .output();
+    let problem = match output {
+        Ok(output) if output.status.success() => {
+            written.repository = true;
+            return Ok(());
+        }
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(cause) => cause.to_string(),
+    };
+    let message = format!("`git init` failed: {problem}");
+    if required {
+        return Err(Error::system(message).help("use `--vcs none`; nothing was written"));
+    }
+    written.warnings.push(format!(
+        "{message}; the project is under no version control"
+    ));
+    Ok(())
+}
+
+/// The folders that had to be made above a project; removed again unless they are kept.
+struct MadeFolders(Vec<PathBuf>);
+
+impl MadeFolders {
+    fn make(folder: &Path) -> Result<Self> {
+        let missing: Vec<_> = folder
+            .ancestors()
+            .take_while(|folder| !folder.exists())
+            .collect();
+        let mut made = Self(Vec::new());
+        for folder in missing.into_iter().rev() {
+            make_folder(folder)?;
+            made.0.push(folder.to_path_buf());
+        }
+        Ok(made)
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        for folder in self.0.iter().rev() {
+            // One that is no longer empty is somebody's by now.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Renamings and new folders, undone unless they are kept.
+#[derive(Default)]
+struct Moves(Vec<Move>);
+
+enum Move {
+    Made(PathBuf),
+    Renamed { from: PathBuf, to: PathBuf },
+}
+
+impl Moves {
+    fn make(&mut self, folder: PathBuf) -> Result<()> {
+        if !folder.exists() {
+            make_folder(&folder)?;
+            self.0.push(Move::Made(folder));
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: PathBuf, to: PathBuf) -> Result<()> {
+        fs::rename(&from, &to).map_err(|cause| Error::io("write", &to, cause))?;
+        self.0.push(Move::Renamed { from, to });
+        Ok(())
+    }
+
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Moves {
+    fn drop(&mut self) {
+        for step in self.0.iter().rev() {
+            // Already failing: what can be undone is.
+            let _ = match step {
+                Move::Made(folder) => fs::remove_dir(folder),
+                Move::Renamed { from, to } => fs::rename(to, from),
+            };
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Rendering a template into memory, to the same bytes as cargo-generate.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use liquid::{Parser, ParserBuilder};
+use rhai::{Dynamic, Engine, EvalAltResult};
+use toml::Spanned;
+
+use crate::{
+    config::{Config, Matcher, Rules, is_ignored},
+    error::{Error, Result, nearest, suggest},
+    filters,
+    option::Answers,
+    tags::{self, Tag, has_liquid},
+    template::{Template, TemplateFile, not_utf8},
+    variables::Variables,
+};
+
+/// A file that is ready to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedFile<'t> {
+    /// Its path below the project's folder.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub contents: Cow<'t, [u8]>,
+    /// Whether it can be run.
+    pub executable: bool,
+}
+
+/// A project in memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rendered<'t> {
+    /// Its files, in the order of their paths.
+    pub files: Vec<RenderedFile<'t>>,
+    /// Its folders, in order, also those without a file.
+    pub folders: Vec<PathBuf>,
+}
+
+impl Rendered<'_> {
+    /// The bytes of the file at `path`.
+    pub fn get(&self, path: impl AsRef<Path>) -> Option<&[u8]> {
+        let path = path.as_ref();
+        let file = self.files.iter().find(|file| file.path == path)?;
+        Some(&file.contents)
+    }
+}
+
+/// Renders a template for a project in the folder of its name, below the current one.
+///
+/// # Errors
+/// The template is wrong: the error names file, line, column and expression.
+pub fn render<'t>(template: &'t Template, answers: &Answers) -> Result<Rendered<'t>> {
+    render_at(template, answers, Path::new(answers.name().package()))
+}
+
+/// Renders a template for a project that will stand at `destination`.
+///
+/// # Errors
+/// The template is wrong: the error names file, line, column and expression.
+pub fn render_at<'t>(
+    template: &'t Template,
+    answers: &Answers,
+    destination: &Path,
+) -> Result<Rendered<'t>> {
+    let destination = std::path::absolute(destination)
+        .map_err(|cause| Error::io("find the folder", destination, cause))?;
+    let variables = Rc::new(Variables::new(answers, destination));
+    let rules = rules(template.config(), &variables)?;
+    let ignored = rules
+        .ignore
+        .iter()
+        .map(|entry| template.config().ignored_path(entry))
+        .collect::<Result<Vec<_>>>()?;
+    let renderer = Renderer {
+        matcher: template.config().matcher(&rules)?,
+        parser: filters::add(ParserBuilder::with_stdlib())
+            .build()
+            .expect("a parser without partials always builds"),
+        variables,
+    };
+    renderer.project(template, &ignored)
+}
+
+struct Renderer {
+    matcher: Matcher,
+    parser: Parser,
+    variables: Rc<Variables>,
+}
+
+impl Renderer {
+    fn project<'t>(&self, template: &'t Template, ignored: &[String]) -> Result<Rendered<'t>> {
+        let mut files: BTreeMap<PathBuf, (&TemplateFile, RenderedFile<'t>)> = BTreeMap::new();
+        let kept = template.files().iter();
+        for file in kept.filter(|file| !is_ignored(&file.path, ignored)) {
+            let rendered = self.file(file)?;
+            let path = rendered.path.clone();
+            if let Some((other, _)) = files.insert(path, (file, rendered)) {
+                return Err(Error::template(format!(
+                    "`{}` and `{}` come out at the same path",
+                    other.source, file.source
+                )));
+            }
+        }
+        Ok(Rendered {
+            folders: self.folders(template, ignored, files.keys())?,
+            files: files.into_values().map(|(_, file)| file).collect(),
+        })
+    }
+
+    fn file<'t>(&self, file: &'t TemplateFile) -> Result<RenderedFile<'t>> {
+        let path = self.path(&file.path, &file.source)?;
+        let moved = path != Path::new(&file.path);
+        let rendered = self.matcher.renders(&file.path);
+        let contents = if rendered {
+            self.contents(file)?
+        } else {
+            Cow::Borrowed(&*file.contents)
+        };
+        Ok(RenderedFile {
+            // A rendered file that moves is written anew, and so loses its permission to run.
+            executable: file.executable && !(rendered && moved),
+            path,
+            contents,
+        })
+    }
+
+    fn contents<'t>(&self, file: &'t TemplateFile) -> Result<Cow<'t, [u8]>> {
+        let text = str::from_utf8(&file.contents).map_err(|_| not_utf8(file))?;
+        if !has_liquid(text.as_bytes()) {
+            return Ok(Cow::Borrowed(text.as_bytes()));
+        }
+        let rendered = self.text(&file.source, text)?;
+        Ok(Cow::Owned(rendered.into_bytes()))
+    }
+
+    fn text(&self, name: &str, text: &str) -> Result<String> {
+        let parsed = self
+            .parser
+            .parse(text)
+            .map_err(|error| syntax_error(name, text, &error))?;
+        self.variables.take_unknown();
+        let rendered = parsed.render(&*self.variables);
+        self.check_unknown(name, text)?;
+        rendered.map_err(|error| render_error(name, text, &error))
+    }
+
+    /// Points at the first variable that was asked for and does not exist.
+    fn check_unknown(&self, name: &str, text: &str) -> Result<()> {
+        let unknown = self.variables.take_unknown();
+        let tags = tags::tags(text);
+        let found = tags.iter().find_map(|tag| {
+            let word = tags::identifiers(tag.inner(text)).find(|word| unknown.contains(*word))?;
+            Some((word.to_owned(), word_span(text, tag, word)))
+        });
+        let counted = |word: &str| tags.iter().any(|tag| counts(tag.inner(text), word));
+        let (word, span) = match found {
+            Some((word, span)) => (word, span),
+            None => match unknown.into_iter().next() {
+                Some(word) => (word, 0..0),
+                None => return Ok(()),
+            },
+        };
+        if counted(&word) {
+            return Ok(());
+        }
+        if matches!(word.as_str(), "authors" | "username") {
+            return Err(Error::system(format!("`{word}` is not known"))
+                .at(name, text, span, "asked for here")
+                .help("set `user.name` in git's configuration, or the variable `USER`"));
+        }
+        Err(
+            Error::template(format!("there is no variable `{word}` in `{name}`"))
+                .at(name, text, span, "unknown")
+                .help(suggest(&word, self.variables.names(), "the variables")),
+        )
+    }
+
+    /// Renders each part of a path and replaces what no file system takes.
+    fn path(&self, path: &str, source: &str) -> Result<PathBuf> {
+        path.split('/')
+            .map(|part| {
+                let rendered = if has_liquid(part.as_bytes()) {
+                    self.text(source, part)?
+                } else {
+                    part.to_owned()
+                };
+                let clean = sanitize(&rendered);
+                if clean.is_empty() {
+                    return Err(Error::template(format!(
+                        "the part `{part}` of the path `{source}` comes out empty"
+                    )));
+                }
+                Ok(clean)
+            })
+            .collect()
+    }
+
+    /// The folders that are left: those of the files, and of the others those that keep their name.
+    fn folders<'f>(
+        &self,
+        template: &Template,
+        ignored: &[String],
+        files: impl Iterator<Item = &'f PathBuf>,
+    ) -> Result<Vec<PathBuf>> {
+        let mut folders: Vec<PathBuf> = files
+            .flat_map(|file| file.ancestors().skip(1))
+            .map(Path::to_path_buf)
+            .collect();
+        for folder in template.folders() {
+            if is_ignored(folder, ignored) {
+                continue;
+            }
+            let path = self.path(folder, folder)?;
+            if path == Path::new(folder) {
+                folders.push(path);
+            } else if !self.matcher.renders(folder) {
+                return Err(Error::template(format!(
+                    "cargo-generate cannot rename the folder `{folder}`, which is not rendered"
+                ))
+                .help("add the folder to `include`, or take it out of `exclude`"));
+            }
+        }
+        folders.retain(|folder| !folder.as_os_str().is_empty());
+        folders.sort();
+        folders.dedup();
+        Ok(folders)
+    }
+}
+
+fn sanitize(part: &str) -> String {
+    let plain = part
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    if plain && part.len() <= 255 && !part.bytes().all(|byte| byte == b'.') && !cfg!(windows) {
+        return part.to_owned();
+    }
+    let options = sanitize_filename::Options {
+        truncate: true,
+        replacement: "_",
+        ..sanitize_filename::Options::default()
+    };
+    sanitize_filename::sanitize_with_options(part, options)
+}
+
+fn word_span(text: &str, tag: &Tag, word: &str) -> std::ops::Range<usize> {
+    let inner = tag.inner(text);
+    let start = inner.as_ptr() as usize - text.as_ptr() as usize;
+    let at = word.as_ptr() as usize - text.as_ptr() as usize;
+    debug_assert!(at >= start);
+    at..at + word.len()
+}
+
+/// Whether a tag is `increment word` or `decrement word`, which make their variable.
+fn counts(inner: &str, word: &str) -> bool {
+    let mut words = tags::identifiers(inner);
+    matches!(words.next(), Some("increment" | "decrement")) && words.next() == Some(word)
+}
+
+/// Liquid's own words for what is wrong, without their drawing.
+fn message_of(error: &liquid::Error) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines().filter_map(|line| {
+        let line = line.trim();
+        let line = line.strip_prefix("liquid:").unwrap_or(line);
+        line.strip_prefix('=').or(Some(line)).map(str::trim)
+    });
+    let drawn = |line: &&str| {
+        line.is_empty()
+            || line.starts_with("-->")
+            || line.starts_with('|')
+            || line.starts_with("from:")
+            || *line == "with:"
+            || line
+                .split_once(" |")
+                .is_some_and(|(n, _)| n.parse::<u32>().is_ok())
+    };
+    let all: Vec<_> = lines.by_ref().filter(|line| !drawn(line)).collect();
+    all.join("; ")
+}
+
+/// The line and column that Liquid's parser says, as an offset.
+fn stated_place(text: &str, error: &liquid::Error) -> Option<usize> {
+    let message = error.to_string();
+    let place = message.split_once("--> ")?.1.lines().next()?;
+    let (line, column) = place.trim().split_once(':')?;
+    let (line, column) = (line.parse::<usize>().ok()?, column.parse::<usize>().ok()?);
+    let start = text
+        .split_inclusive('\n')
+        .take(line.checked_sub(1)?)
+        .map(str::len)
+        .sum::<usize>();
+    let in_line = text[start..]
+        .char_indices()
+        .nth(column.checked_sub(1)?)
+        .map_or(text.len() - start, |(at, _)| at);
+    Some(start + in_line)
+}
+
+fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
+    let span = match stated_place(text, error) {
+        Some(at) => tag_at(text, at).unwrap_or(at..at),
+        None => quoted_place(text, error),
+    };
+    Error::template(format!("`{name}` is not valid Liquid"))
+        .at(name, text, span, &message_of(error))
+        .help("put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`")
+}
+
+fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
+    let span = quoted_place(text, error);
+    Error::template(format!("`{name}` cannot be rendered")).at(name, text, span, &message_of(error))
+}
+
+/// From `at` to the end of its tag.
+fn tag_at(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
+    let tag = tags::tags(text)
+        .into_iter()
+        .find(|tag| tag.span.contains(&at))?;
+    Some(at..tag.span.end)
+}
+
+/// The tag that an error quotes as `from: …` or by one of its values, or the first tag.
+fn quoted_place(text: &str, error: &liquid::Error) -> std::ops::Range<usize> {
+    let message = error.to_string();
+    let squeeze = |text: &str| text.split_whitespace().collect::<String>();
+    let tags = tags::tags(text);
+    let quoted = message
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("from:"))
+        .map(squeeze);
+    for quote in quoted {
+        let found = tags.iter().find(|tag| {
+            let source = squeeze(
+                &text[tag.span.clone()]
+                    .replace("{{-", "{{")
+                    .replace("-}}", "}}"),
+            );
+            source == quote
+        });
+        if let Some(tag) = found {
+            return tag.span.clone();
+        }
+    }
+    let values: Vec<_> = message
+        .lines()
+        .filter_map(|line| Some(line.split_once('=')?.1.trim()))
+        .collect();
+    let found = tags
+        .iter()
+        .find(|tag| tags::identifiers(tag.inner(text)).any(|word| values.contains(&word)));
+    found.or(tags.first()).map_or(0..0, |tag| tag.span.clone())
+}
+
+/// The rules that hold for these variables.
+fn rules(config: &Config, variables: &Rc<Variables>) -> Result<Rules> {
+    let mut rules = config.rules.clone();
+    if config.conditionals.is_empty() {
+        return Ok(rules);
+    }
+    let engine = engine(variables);
+    for conditional in &config.conditionals {
+        let truth = engine
+            .eval_expression::<bool>(conditional.expression.get_ref())
+            .map_err(|error| {
+                expression_error(config, &conditional.expression, &error, variables)
+            })?;
+        if truth {
+            rules.merge(&conditional.rules);
+        }
+    }
+    Ok(rules)
+}
+
+fn engine(variables: &Rc<Variables>) -> Engine {
+    let mut engine = Engine::new();
+    let variables = Rc::clone(variables);
+    #[allow(
+        deprecated,
+        reason = "the function is not deprecated but marked as volatile"
+    )]
+    engine.on_var(move |name, _, _| variables.value(name).map(to_rhai).transpose());
+    engine
+}
+
+fn to_rhai(value: &liquid::model::Value) -> std::result::Result<Dynamic, Box<EvalAltResult>> {
+    use liquid::{ValueView, model::Value};
+    match value {
+        Value::Scalar(scalar) => Ok(match scalar.to_bool() {
+            Some(flag) => flag.into(),
+            None => scalar.to_kstr().into_string().into(),
+        }),
+        Value::Array(items) => {
+            let items = items
+                .iter()
+                .map(to_rhai)
+                .collect::<std::result::Result<_, _>>();
+            Ok(Dynamic::from_array(items?))
+        }
+        other => Err(format!("{} cannot be in a condition", other.type_name()).into()),
+    }
+}
+
+fn expression_error(
+    config: &Config,
+    expression: &Spanned<String>,
+    error: &EvalAltResult,
+    variables: &Variables,
+) -> Error {
+    let text = expression.get_ref();
+    let column = error.position().position().unwrap_or(1) - 1;
+    let at = text
+        .char_indices()
+        .nth(column)
+        .map_or(text.len(), |(at, _)| at);
+    let message = match error {
+        EvalAltResult::ErrorMismatchOutputType(_, actual, _) => {
+            format!("it gives `{actual}`, not true or false")
+        }
+        EvalAltResult::ErrorVariableNotFound(name, _) => {
+            let near = nearest(name, variables.names());
+            let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            format!("there is no variable `{name}`{near}")
+        }
+        other => other.to_string(),
+    };
+    let span = config.inside(expression, at.min(text.len().saturating_sub(1)));
+    config
+        .error_at(span, format!("the condition `{text}` is wrong"), &message)
+        .help("a condition is an expression of Rhai over the options, such as `ci == \"none\"`")
+}

@@ -1,0 +1,229 @@
+//! A template: its files, and the options and rules that its `cargo-generate.toml` states.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use crate::{
+    config::Config,
+    error::{Error, Result},
+    option::TemplateOption,
+};
+
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// The file that states what a template asks and does.
+pub const CONFIG_FILE: &str = "cargo-generate.toml";
+/// What a name ends in whose file is a template; it is stripped once.
+const LIQUID: &str = ".liquid";
+/// What cargo-generate deletes from the root of a template.
+const NOT_OUTPUT: [&str; 2] = [CONFIG_FILE, ".cargo-ok"];
+/// How the tag of a build folder starts.
+const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+
+/// A file of a template, its name already without `.liquid`.
+#[derive(Debug, Clone)]
+pub struct TemplateFile {
+    /// Its path in the template, with `/` between the parts.
+    pub path: String,
+    /// Its name in the template's folder, for messages.
+    pub source: String,
+    /// Its bytes.
+    pub contents: Cow<'static, [u8]>,
+    /// Whether it can be run.
+    pub executable: bool,
+}
+
+/// A template that can be rendered.
+#[derive(Debug)]
+pub struct Template {
+    files: Vec<TemplateFile>,
+    folders: BTreeSet<String>,
+    config: Config,
+}
+
+impl Template {
+    /// The template that is part of this binary.
+    ///
+    /// # Errors
+    /// Its `cargo-generate.toml` is wrong.
+    pub fn embedded() -> Result<Self> {
+        let files = FILES.iter().map(|(path, contents, executable)| {
+            file("template", path, Cow::Borrowed(*contents), *executable)
+        });
+        Self::new("template", files.collect(), BTreeSet::new())
+    }
+
+    /// The template in a folder, checked with [`Template::check`].
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the template is wrong or holds what Kiln does not support.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        let mut reader = FolderReader {
+            label: folder.display().to_string(),
+            files: Vec::new(),
+            folders: BTreeSet::new(),
+        };
+        reader.read(folder, "")?;
+        let template = Self::new(&reader.label, reader.files, reader.folders)?;
+        template.check()?;
+        Ok(template)
+    }
+
+    fn new(label: &str, files: Vec<TemplateFile>, folders: BTreeSet<String>) -> Result<Self> {
+        let mut files = without_twins(files);
+        let config = files
+            .remove(CONFIG_FILE)
+            .ok_or_else(|| Error::template(format!("`{label}` holds no `{CONFIG_FILE}`")))?;
+        if files.contains_key(".genignore") {
+            return Err(Error::template(format!("`{label}` holds a `.genignore`"))
+                .help("list its entries as `ignore` in the `[template]` table instead"));
+        }
+        let text = str::from_utf8(&config.contents).map_err(|_| not_utf8(&config))?;
+        let config = Config::parse(&config.source, text)?;
+        files.retain(|path, _| !NOT_OUTPUT.contains(&path.as_str()));
+        let mut all = folders;
+        for path in files.keys() {
+            all.extend(parents(path).map(str::to_owned));
+        }
+        Ok(Self {
+            files: files.into_values().collect(),
+            folders: all,
+            config,
+        })
+    }
+
+    /// Its files, in the order of their paths.
+    pub fn files(&self) -> &[TemplateFile] {
+        &self.files
+    }
+
+    /// The folders of its files, and those that hold none.
+    pub fn folders(&self) -> &BTreeSet<String> {
+        &self.folders
+    }
+
+    /// What it asks, in its order.
+    pub fn options(&self) -> &[TemplateOption] {
+        &self.config.options
+    }
+
+    /// The option called `name`.
+    pub fn option(&self, name: &str) -> Option<&TemplateOption> {
+        self.options().iter().find(|option| option.name == name)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Checks what cargo-generate would pass over in silence: defaults that their own rules refuse,
+    /// patterns that match no file, and files with Liquid of this template that are never rendered.
+    ///
+    /// # Errors
+    /// The first of these that there is.
+    pub fn check(&self) -> Result<()> {
+        self.config.check(self)?;
+        for option in self.options() {
+            option.check_default(&self.config)?;
+        }
+        Ok(())
+    }
+}
+
+/// The folders above `path`, the nearest first.
+pub(crate) fn parents(path: &str) -> impl Iterator<Item = &str> {
+    path.rmatch_indices('/').map(|(at, _)| &path[..at])
+}
+
+pub(crate) fn not_utf8(file: &TemplateFile) -> Error {
+    let bad = str::from_utf8(&file.contents)
+        .err()
+        .map_or(0, |error| error.valid_up_to());
+    Error::template(format!(
+        "`{}` is not UTF-8 (byte {bad}), so it cannot be rendered",
+        file.source
+    ))
+    .help(format!(
+        "leave it out of `include`, or add it to `exclude`, in `{CONFIG_FILE}`"
+    ))
+}
+
+fn file(label: &str, path: &str, contents: Cow<'static, [u8]>, executable: bool) -> TemplateFile {
+    TemplateFile {
+        path: path.strip_suffix(LIQUID).unwrap_or(path).to_owned(),
+        source: format!("{label}/{path}"),
+        contents,
+        executable,
+    }
+}
+
+/// Files by path; of two that differ in `.liquid` only, that which has it.
+fn without_twins(files: Vec<TemplateFile>) -> BTreeMap<String, TemplateFile> {
+    let mut by_path = BTreeMap::new();
+    let (liquid, plain): (Vec<_>, Vec<_>) = files
+        .into_iter()
+        .partition(|file| file.source.ends_with(LIQUID));
+    for file in plain.into_iter().chain(liquid) {
+        by_path.insert(file.path.clone(), file);
+    }
+    by_path
+}
+
+struct FolderReader {
+    label: String,
+    files: Vec<TemplateFile>,
+    folders: BTreeSet<String>,
+}
+
+impl FolderReader {
+    fn read(&mut self, folder: &Path, prefix: &str) -> Result<()> {
+        let failed = |cause| Error::io("read the folder", folder, cause);
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let name = name.to_str().ok_or_else(|| {
+                Error::template(format!(
+                    "the file name `{}` is not UTF-8",
+                    entry.path().display()
+                ))
+            })?;
+            let path = format!("{prefix}{name}");
+            let kind = entry.file_type().map_err(failed)?;
+            if kind.is_dir() && name != ".git" && !is_build_folder(&entry.path()) {
+                self.read(&entry.path(), &format!("{path}/"))?;
+                self.folders.insert(path);
+            } else if kind.is_file() {
+                self.read_file(&entry, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_file(&mut self, entry: &fs::DirEntry, path: &str) -> Result<()> {
+        let failed = |cause| Error::io("read", &entry.path(), cause);
+        let contents = fs::read(entry.path()).map_err(failed)?;
+        let executable = is_executable(&entry.metadata().map_err(failed)?);
+        let file = file(&self.label, path, Cow::Owned(contents), executable);
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+fn is_build_folder(folder: &Path) -> bool {
+    fs::read(folder.join("CACHEDIR.TAG")).is_ok_and(|tag| tag.starts_with(CACHE_TAG))
+}
+
+#[cfg(unix)]
+fn is_executable(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    metadata.permissions().mode() & 0o111 != 0
+}
+
+#[cfg(not(unix))]
+fn is_executable(_: &fs::Metadata) -> bool {
+    false
+}
