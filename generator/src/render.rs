@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
+    ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -16,7 +17,7 @@ use crate::{
     error::{Error, Result, nearest, suggest},
     filters,
     option::Answers,
-    tags::{self, Tag, has_liquid},
+    tags::{self, has_liquid},
     template::{Template, TemplateFile, not_utf8},
     variables::Variables,
 };
@@ -153,22 +154,20 @@ impl Renderer {
     fn check_unknown(&self, name: &str, text: &str) -> Result<()> {
         let unknown = self.variables.take_unknown();
         let tags = tags::tags(text);
-        let found = tags.iter().find_map(|tag| {
-            let word = tags::identifiers(tag.inner(text)).find(|word| unknown.contains(*word))?;
-            Some((word.to_owned(), word_span(text, tag, word)))
-        });
-        let counted = |word: &str| tags.iter().any(|tag| counts(tag.inner(text), word));
-        let (word, span) = match found {
-            Some((word, span)) => (word, span),
-            None => match unknown.into_iter().next() {
-                Some(word) => (word, 0..0),
-                None => return Ok(()),
-            },
+        // Loops look for a loop around them, and counters make their variable when first used.
+        let made = |word: &str| {
+            matches!(word, "forloop" | "tablerowloop")
+                || tags.iter().any(|tag| counts(tag.inner(text), word))
         };
-        if counted(&word) {
+        let found = tags.iter().find_map(|tag| {
+            tags::identifiers(tag.inner(text))
+                .find(|word| unknown.contains(*word) && !made(word))
+                .map(|word| (word, word_span(text, word)))
+        });
+        let Some((word, span)) = found else {
             return Ok(());
-        }
-        if matches!(word.as_str(), "authors" | "username") {
+        };
+        if matches!(word, "authors" | "username") {
             return Err(Error::system(format!("`{word}` is not known"))
                 .at(name, text, span, "asked for here")
                 .help("set `user.name` in git's configuration, or the variable `USER`"));
@@ -176,7 +175,7 @@ impl Renderer {
         Err(
             Error::template(format!("there is no variable `{word}` in `{name}`"))
                 .at(name, text, span, "unknown")
-                .help(suggest(&word, self.variables.names(), "the variables")),
+                .help(suggest(word, self.variables.names(), "the variables")),
         )
     }
 
@@ -247,11 +246,9 @@ fn sanitize(part: &str) -> String {
     sanitize_filename::sanitize_with_options(part, options)
 }
 
-fn word_span(text: &str, tag: &Tag, word: &str) -> std::ops::Range<usize> {
-    let inner = tag.inner(text);
-    let start = inner.as_ptr() as usize - text.as_ptr() as usize;
+/// Where `word`, which is a part of `text`, stands in it.
+fn word_span(text: &str, word: &str) -> Range<usize> {
     let at = word.as_ptr() as usize - text.as_ptr() as usize;
-    debug_assert!(at >= start);
     at..at + word.len()
 }
 
@@ -303,7 +300,9 @@ fn stated_place(text: &str, error: &liquid::Error) -> Option<usize> {
 
 fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let span = match stated_place(text, error) {
-        Some(at) => tag_at(text, at).unwrap_or(at..at),
+        Some(at) => tag_at(text, at)
+            .or_else(|| tags::unclosed(text).filter(|_| at >= text.len()))
+            .unwrap_or(at..at),
         None => quoted_place(text, error),
     };
     Error::template(format!("`{name}` is not valid Liquid"))
@@ -317,7 +316,7 @@ fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
 }
 
 /// From `at` to the end of its tag.
-fn tag_at(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
+fn tag_at(text: &str, at: usize) -> Option<Range<usize>> {
     let tag = tags::tags(text)
         .into_iter()
         .find(|tag| tag.span.contains(&at))?;
@@ -325,7 +324,7 @@ fn tag_at(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
 }
 
 /// The tag that an error quotes as `from: …` or by one of its values, or the first tag.
-fn quoted_place(text: &str, error: &liquid::Error) -> std::ops::Range<usize> {
+fn quoted_place(text: &str, error: &liquid::Error) -> Range<usize> {
     let message = error.to_string();
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
     let tags = tags::tags(text);

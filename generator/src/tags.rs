@@ -54,6 +54,34 @@ pub(crate) fn tags(text: &str) -> Vec<Tag> {
     tags
 }
 
+/// The innermost block that is never closed.
+pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
+    const BLOCKS: &[&str] = &[
+        "if",
+        "unless",
+        "case",
+        "for",
+        "tablerow",
+        "capture",
+        "ifchanged",
+    ];
+    let mut open = Vec::new();
+    for tag in tags(text) {
+        let word = identifiers(tag.inner(text)).next().unwrap_or("");
+        if !text[tag.span.start..].starts_with("{%") {
+            continue;
+        } else if BLOCKS.contains(&word) {
+            open.push(tag.span);
+        } else if word
+            .strip_prefix("end")
+            .is_some_and(|block| BLOCKS.contains(&block))
+        {
+            open.pop();
+        }
+    }
+    open.pop()
+}
+
 fn next(text: &str, from: usize) -> Option<Tag> {
     let rest = &text[from..];
     let (start, close) = [("{{", "}}"), ("{%", "%}")]

@@ -57,7 +57,7 @@ impl Template {
         Self::new("template", files.collect(), BTreeSet::new())
     }
 
-    /// The template in a folder, checked with [`Template::check`].
+    /// The template in a folder. [`Template::check`] finds more that may be wrong with it.
     ///
     /// # Errors
     /// The folder cannot be read, or the template is wrong or holds what Kiln does not support.
@@ -68,9 +68,7 @@ impl Template {
             folders: BTreeSet::new(),
         };
         reader.read(folder, "")?;
-        let template = Self::new(&reader.label, reader.files, reader.folders)?;
-        template.check()?;
-        Ok(template)
+        Self::new(&reader.label, reader.files, reader.folders)
     }
 
     fn new(label: &str, files: Vec<TemplateFile>, folders: BTreeSet<String>) -> Result<Self> {

@@ -5,8 +5,8 @@ mod peer;
 use std::fs;
 
 use kiln::{name::Name, option::Answers, template::Template};
-use kiln_tests::{NAME, checkout, combinations};
-use peer::{Peer, assert_same};
+use kiln_tests::{NAME, checkout, combinations, diff, generate, read_tree};
+use peer::{Peer, Tool, assert_same};
 use tempfile::TempDir;
 
 fn source() -> TempDir {
@@ -23,7 +23,7 @@ fn every_combination_of_the_template() {
     let all = combinations(&template, NAME);
     assert!(all.len() > 1);
     for combination in all {
-        assert_same(&peer, &template, source.path(), &combination.answers);
+        assert_same(&peer, source.path(), &combination.answers);
     }
 }
 
@@ -57,7 +57,7 @@ fn awkward_names() {
     for name in names {
         let name = Name::parse(name).unwrap();
         let answers = Answers::defaults(&template, name).unwrap();
-        assert_same(&peer, &template, source.path(), &answers);
+        assert_same(&peer, source.path(), &answers);
     }
 }
 
@@ -80,32 +80,52 @@ fn awkward_texts() {
             .clone()
             .with(&template, "description", text)
             .unwrap();
-        assert_same(&peer, &template, source.path(), &answers);
+        assert_same(&peer, source.path(), &answers);
     }
 }
 
-/// The peer alone is what keeps the environment out: without it the same comparison fails.
+/// What is embedded in the binary is the template's folder.
 #[test]
-fn the_comparison_is_hermetic() {
+fn the_embedded_template() {
+    let template = Template::embedded().unwrap();
+    template.check().unwrap();
+    let source = source();
+    let folder = tempfile::tempdir().unwrap();
+    for (at, combination) in combinations(&template, NAME).into_iter().enumerate() {
+        let project = folder.path().join(at.to_string());
+        generate(&template, &combination.answers, &project).unwrap();
+        let embedded = read_tree(&project).unwrap();
+        let read = Peer::new().render(Tool::Kiln, source.path(), &combination.answers);
+        assert!(embedded == read, "{}", diff(&read, &embedded));
+    }
+}
+
+/// The environment and the user's configuration reach cargo-generate, so that the other tests need
+/// their clean environment; they do not reach Kiln.
+#[test]
+fn the_environment() {
     let template = Template::embedded().unwrap();
     let source = source();
-    let answers = Answers::defaults(&template, Name::parse(NAME).unwrap()).unwrap();
-    let (key, value) = ("strategy", "one-device");
+    let mut configured = Peer::new().with_env("USER", "Somebody Else");
+    let mut config = "[values]\n".to_owned();
+    for option in template.options() {
+        let other = option.values().pop().unwrap().to_string();
+        config.push_str(&format!("{} = {other:?}\n", option.name));
+        let variable = format!("CARGO_GENERATE_VALUE_{}", option.name.to_uppercase());
+        configured = configured.with_env(&variable, &other);
+    }
+    let path = configured.cargo_home().join("cargo-generate.toml");
+    fs::write(path, config).unwrap();
 
-    let peer = Peer::new();
-    let clean = peer.generate(source.path(), NAME, &[]).unwrap();
-    let leaky = Peer::new().with_env("CARGO_GENERATE_VALUE_STRATEGY", value);
-    assert_ne!(clean, leaky.generate(source.path(), NAME, &[]).unwrap());
+    let made = |peer: &Peer, tool| peer.generate(tool, source.path(), NAME, &[]).unwrap();
+    let clean = Peer::new();
+    for (tool, leaks) in [(Tool::CargoGenerate, true), (Tool::Kiln, false)] {
+        let same = made(&clean, tool) == made(&configured, tool);
+        assert_eq!(!same, leaks, "{tool:?}");
+    }
 
-    let configured = Peer::new();
-    let config = format!("[values]\n{key} = \"{value}\"\n");
-    fs::write(configured.cargo_home().join("cargo-generate.toml"), config).unwrap();
-    assert_ne!(
-        clean,
-        configured.generate(source.path(), NAME, &[]).unwrap()
-    );
-
-    // With every answer given, nothing leaks even so.
-    assert_same(&leaky, &template, source.path(), &answers);
-    assert_same(&configured, &template, source.path(), &answers);
+    // With every answer given, both agree even so.
+    for combination in combinations(&template, NAME).iter().step_by(7) {
+        assert_same(&configured, source.path(), &combination.answers);
+    }
 }

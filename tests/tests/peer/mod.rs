@@ -1,12 +1,19 @@
-//! Runs cargo-generate's library in a process of its own, with nothing of the user's around it.
+//! Runs cargo-generate's library, or Kiln's, in a process with nothing of the user's around it.
 
 use std::{path::Path, process::Command};
 
-use kiln::{option::Answers, template::Template};
-use kiln_tests::{Tree, diff, generate, read_tree};
+use kiln::option::Answers;
+use kiln_tests::{Tree, diff, read_tree};
 use tempfile::TempDir;
 
-/// An environment for cargo-generate.
+/// Who renders.
+#[derive(Debug, Clone, Copy)]
+pub enum Tool {
+    CargoGenerate,
+    Kiln,
+}
+
+/// An environment to render in.
 pub struct Peer {
     home: TempDir,
     env: Vec<(String, String)>,
@@ -32,15 +39,20 @@ impl Peer {
         self.home.path()
     }
 
-    /// The tree that cargo-generate makes, or what it says instead.
+    /// The tree that a tool makes, or what it says instead.
     pub fn generate(
         &self,
+        tool: Tool,
         template: &Path,
         name: &str,
         defines: &[String],
     ) -> Result<Tree, String> {
         let folder = tempfile::tempdir().unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_peer"))
+            .arg(match tool {
+                Tool::CargoGenerate => "cargo-generate",
+                Tool::Kiln => "kiln",
+            })
             .args([template, folder.path()])
             .arg(name)
             .args(defines)
@@ -50,7 +62,7 @@ impl Peer {
             .env("CARGO_HOME", self.home.path())
             .env("TMPDIR", self.home.path())
             .env("GIT_AUTHOR_NAME", "Somebody")
-            .env("GIT_AUTHOR_EMAIL", "somebody@example.org")
+            .env("GIT_AUTHOR_EMAIL", "<somebody@example.org>")
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .current_dir(folder.path())
             .output()
@@ -66,27 +78,27 @@ impl Peer {
             .filter_map(|(path, entry)| Some((path.strip_prefix(&prefix)?.to_owned(), entry)));
         Ok(inner.collect())
     }
+
+    /// The same from answers, which must be accepted.
+    pub fn render(&self, tool: Tool, template: &Path, answers: &Answers) -> Tree {
+        let defines: Vec<_> = answers
+            .values()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let name = answers.name().given();
+        let made = self.generate(tool, template, name, &defines);
+        made.unwrap_or_else(|error| panic!("{tool:?} fails for {name} {defines:?}: {error}"))
+    }
 }
 
-/// Checks that both routes make the same tree from these answers.
-pub fn assert_same(peer: &Peer, template: &Template, source: &Path, answers: &Answers) {
-    let defines: Vec<_> = answers
-        .values()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
-    let given = answers.name().given();
-    let theirs = peer
-        .generate(source, given, &defines)
-        .unwrap_or_else(|error| panic!("cargo-generate fails for {given} {defines:?}: {error}"));
-
-    let folder = tempfile::tempdir().unwrap();
-    let project = folder.path().join("project");
-    generate(template, answers, &project).unwrap();
-    let ours = read_tree(&project).unwrap();
+/// Checks that both tools make the same tree from these answers.
+pub fn assert_same(peer: &Peer, template: &Path, answers: &Answers) {
+    let theirs = peer.render(Tool::CargoGenerate, template, answers);
+    let ours = peer.render(Tool::Kiln, template, answers);
     assert!(!ours.is_empty());
-    let differences = diff(&theirs, &ours);
     assert!(
         theirs == ours,
-        "cargo-generate (-) and kiln (+) differ for {given} {defines:?}:\n{differences}"
+        "cargo-generate (-) and kiln (+) differ for {answers:?}:\n{}",
+        diff(&theirs, &ours)
     );
 }

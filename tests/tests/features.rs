@@ -1,0 +1,423 @@
+//! A template that uses everything that a template can, rendered through both routes; and what
+//! Kiln refuses where cargo-generate goes wrong in silence.
+
+mod peer;
+
+use std::{fs, path::Path};
+
+use kiln::{
+    error::{Kind, Result},
+    name::Name,
+    option::Answers,
+    render::render,
+    template::Template,
+};
+use kiln_tests::{NAME, combinations};
+use peer::{Peer, Tool, assert_same};
+use tempfile::TempDir;
+
+const PLACEHOLDERS: &str = r#"
+[placeholders]
+text = { type = "string", prompt = "A text?", default = "some Text here" }
+style = { prompt = "A style?", choices = ["plain", { value = "fancy", label = "Very fancy" }], default = "plain" }
+flag = { type = "bool", prompt = "A flag?", default = false }
+parts = { type = "array", prompt = "Parts?", choices = ["one", "two"], default = ["two"] }
+
+[conditional.'flag && style == "fancy"']
+ignore = ["docs/fancy.md", "only"]
+
+[conditional.'!("one" in parts)']
+ignore = ["parts/one.txt"]
+
+[conditional.'crate_type == "bin" && !is_init']
+ignore = ["lib-only.txt"]
+"#;
+
+const EXCLUDING: &str = r#"
+[template]
+fmt = false
+cargo_generate_version = ">=0.23.0"
+exclude = ["*.bin", "raw/", "tool-*.sh", "!raw/rendered.txt"]
+ignore = ["internal", "notes/private.md", "./notes/absent.md"]
+[conditional.'style == "fancy"']
+exclude = ["fancy-is-copied.txt"]
+"#;
+
+const INCLUDING: &str = r#"
+[template]
+fmt = false
+include = ["*.rs", "filters.txt", "/docs/**", "parts", "builtins.txt", "control.txt"]
+[conditional."style == \"fancy\""]
+include = ["fancy-is-copied.txt"]
+"#;
+
+/// The files of both variants; those of the one that renders templated folders come on top.
+const FILES: &[(&str, &str)] = &[
+    (
+        "Cargo.toml.liquid",
+        "[package]\nname = \"{{project-name}}\"\n",
+    ),
+    ("src/main.rs", "// {{crate_name}}\nfn main() {}\n"),
+    ("src/{{crate_name}}.rs", "// {{ text | upcase }}\n"),
+    (
+        "src/plain.rs",
+        "let x = '{'; // nothing { { for % } liquid\n",
+    ),
+    (
+        "src/raw.rs",
+        "{% raw %}format!(\"{{}}\", x => {{ y }}){% endraw %}\n",
+    ),
+    ("twin.txt", "the plain twin"),
+    ("twin.txt.liquid", "the liquid twin {{style}}"),
+    ("stripped-once.txt.liquid.liquid", "once"),
+    ("folder.liquid/kept.txt", "a folder keeps its name"),
+    (
+        "docs/fancy.md",
+        "{% if flag %}flag{% else %}no flag{% endif %}",
+    ),
+    ("docs/deep/er/file.md", "{{ text }} — naïve ✓\n"),
+    ("only/file.txt", "in a folder of its own"),
+    (
+        "parts/one.txt",
+        "{% for part in parts %}{{forloop.index}}:{{part}} {% endfor %}",
+    ),
+    (
+        "parts/list.txt",
+        "{{ parts | join: ', ' }} {{ parts | size }}{% if parts contains 'two' %} {{ parts.first }}{% endif %}",
+    ),
+    ("lib-only.txt", "never in a binary"),
+    (
+        "builtins.txt",
+        "{{project-name}} {{crate_name}} {{crate_type}} {{os-arch}} {{authors}} {{username}} {{is_init}} {{within_cargo_project}}",
+    ),
+    (
+        "filters.txt",
+        "{{text|kebab_case}} {{text|snake_case}} {{text|lower_camel_case}} {{text|upper_camel_case}} \
+         {{text|pascal_case}} {{text|title_case}} {{text|shouty_kebab_case}} {{text|shouty_snake_case}} \
+         {{ text | replace: 'e', 'E' | split: ' ' | last }} {{ 3 | plus: 4 }} {{ flag | kebab_case }}",
+    ),
+    (
+        "control.txt",
+        "{%- assign n = 2 -%}\n  {%- capture c %}<{{style}}>{% endcapture %}\n{{c}}\n\n  {%- if flag and style == 'fancy' %}\nboth\n{%- elsif flag or style == 'fancy' %}\none\n{%- else %}\nnone\n{%- endif %}\n\
+         {% case style %}{% when 'fancy' %}F{% else %}P{% endcase %}{% unless flag %}U{% endunless %}\
+         {% comment %} {{ unseen }} {% endcomment %}{% for i in (1..3) %}{{i}}{% if i == n %}{% break %}{% endif %}{% endfor %}\
+         {% increment k %}{% increment k %}{{ '{{' }}{% cycle 'a', 'b' %}\n",
+    ),
+    ("crlf.txt", "one\r\n{{style}}\r\n"),
+    ("no-newline.txt", "{{style}}"),
+    ("empty.txt", ""),
+    ("fancy-is-copied.txt", "{{ style }}"),
+    ("odd name:*?.txt", "sanitised"),
+    ("notes/private.md", "ignored where it says so"),
+    ("notes/public.md", "kept"),
+    ("internal/a/b.txt", "ignored where it says so"),
+    ("nested/cargo-generate.toml", "kept = true\n"),
+    (".cargo-ok", ""),
+    (".hidden/.file", "{{style}}"),
+    (".github/workflows/ci.yml", "name: {{project-name}}\n"),
+    (
+        "target-like/CACHEDIR.TAG",
+        "Signature: 8a477f597d28d172789f06886806bc55\n",
+    ),
+    ("target-like/built.txt", "{{ not liquid"),
+    ("not-quite/CACHEDIR.TAG", "Signature: something else\n"),
+    ("sub/.git/config", "{{ skipped"),
+];
+
+const TEMPLATED_FOLDERS: &[(&str, &str)] = &[
+    ("{{project-name}}/{{style}}/deep.txt", "{{style}}"),
+    ("{{project-name}}/fixed.txt", "fixed"),
+    ("{% if flag %}yes{% else %}no{% endif %}.txt", "{{flag}}"),
+    ("raw/rendered.txt", "{{style}}"),
+    ("raw/verbatim.txt", "{{style}}"),
+];
+
+const EXECUTABLE: &[(&str, &str)] = &[
+    ("run.sh", "#!/bin/sh\necho {{style}}\n"),
+    ("plain.sh", "#!/bin/sh\n"),
+    ("run-{{style}}.sh", "#!/bin/sh\n"),
+    ("tool-{{style}}.sh", "#!/bin/sh\n{{style}}\n"),
+];
+
+fn put(root: &Path, path: &str, contents: &[u8]) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, contents).unwrap();
+}
+
+fn put_all(root: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        put(root, path, text.as_bytes());
+    }
+}
+
+#[cfg(unix)]
+fn add_unix(root: &Path) {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    put_all(root, EXECUTABLE);
+    for (path, _) in EXECUTABLE {
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(root.join(path), mode).unwrap();
+    }
+    symlink("src/main.rs", root.join("link.rs")).unwrap();
+}
+
+#[cfg(not(unix))]
+fn add_unix(_: &Path) {}
+
+fn fixture(config: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    put(
+        root,
+        "cargo-generate.toml",
+        format!("{config}{PLACEHOLDERS}").as_bytes(),
+    );
+    put_all(root, FILES);
+    put(root, "image.bin", &[0, 159, 146, 150, b'{', b'{']);
+    fs::create_dir_all(root.join("empty/deeper")).unwrap();
+    add_unix(root);
+    folder
+}
+
+fn assert_parity(source: &Path) {
+    let template = Template::from_folder(source).unwrap();
+    let peer = Peer::new();
+    for combination in combinations(&template, NAME) {
+        assert_same(&peer, source, &combination.answers);
+    }
+}
+
+#[test]
+fn a_template_that_excludes() {
+    let source = fixture(EXCLUDING);
+    put_all(source.path(), TEMPLATED_FOLDERS);
+    assert_parity(source.path());
+}
+
+#[test]
+fn a_template_that_includes() {
+    let source = fixture(INCLUDING);
+    assert_parity(source.path());
+}
+
+/// A template of these files, with two options and `fmt = false`.
+fn small(rules: &str, files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[template]\nfmt = false\n{rules}\n[placeholders]\n\
+         style = {{ prompt = \"?\", choices = [\"plain\", \"fancy\"], default = \"plain\" }}\n\
+         text = {{ prompt = \"?\", default = \"t\", regex = \"^[a-z/ ]*$\" }}\n"
+    );
+    put(folder.path(), "cargo-generate.toml", config.as_bytes());
+    put_all(folder.path(), files);
+    folder
+}
+
+/// What Kiln says about a template, as `file:line:column: message`, with its folder left out.
+fn refusal(source: &TempDir) -> String {
+    let render_default = || -> Result<()> {
+        let template = Template::from_folder(source.path())?;
+        template.check()?;
+        let answers = Answers::defaults(&template, Name::parse(NAME)?)?;
+        render(&template, &answers).map(drop)
+    };
+    let error = render_default().expect_err("Kiln refuses this template");
+    assert_eq!(error.kind(), Kind::Template, "{error:?}");
+    let root = format!("{}/", source.path().display());
+    let place = error
+        .place()
+        .map(|(file, line, column)| format!("{file}:{line}:{column}: "));
+    format!("{}{error}", place.unwrap_or_default()).replace(&root, "")
+}
+
+/// Wrong Liquid, with what Kiln says; cargo-generate passes over the first ones without a word.
+#[test]
+fn wrong_liquid() {
+    let cases = [
+        (
+            "a\n  {{ stile }}\n",
+            "f.txt:2:6: there is no variable `stile` in `f.txt`",
+        ),
+        (
+            "{% if nope %}x{% endif %}",
+            "f.txt:1:7: there is no variable `nope` in `f.txt`",
+        ),
+        (
+            "x\n{{ 'a' | append: style }}${{ matrix.os }}",
+            "f.txt:2:30: there is no variable `matrix` in `f.txt`",
+        ),
+        (
+            "ok\n{{ style | divided_by: 0 }}",
+            "f.txt:2:1: `f.txt` cannot be rendered",
+        ),
+        (
+            "é {{ style | shout }}",
+            "f.txt:1:4: `f.txt` is not valid Liquid",
+        ),
+        (
+            "\n\n{% if style %}",
+            "f.txt:3:1: `f.txt` is not valid Liquid",
+        ),
+        ("x => {{", "f.txt:1:8: `f.txt` is not valid Liquid"),
+        (
+            "format!(\"{{}}\")",
+            "f.txt:1:12: `f.txt` is not valid Liquid",
+        ),
+        ("{% nonsense %}", "f.txt:1:4: `f.txt` is not valid Liquid"),
+    ];
+    let mut wrong = Vec::new();
+    for (text, expected) in cases {
+        let said = refusal(&small("", &[("f.txt", text)]));
+        if said != expected {
+            wrong.push(format!(
+                "{text:?}\n  expected {expected}\n  said     {said}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Wrong rules and options, with what Kiln says.
+#[test]
+fn wrong_configurations() {
+    let cases = [
+        (
+            "include = [\"f.txt\", \"absent.txt\"]",
+            "cargo-generate.toml:3:21: `absent.txt` matches no file of the template",
+        ),
+        (
+            "include = [\"g.txt\"]",
+            "f.txt:1:1: `f.txt` is never rendered",
+        ),
+        (
+            "ignore = [\"absent\"]",
+            "cargo-generate.toml:3:11: `absent` matches no file of the template",
+        ),
+        (
+            "ignore = [\"../f.txt\"]",
+            "cargo-generate.toml:3:11: `ignore` reaches out of the template: `../f.txt`",
+        ),
+        (
+            "ignore = [\"/etc\"]",
+            "cargo-generate.toml:3:11: `ignore` reaches out of the template: `/etc`",
+        ),
+        (
+            "exclude = [\"a{b\"]",
+            "cargo-generate.toml:3:12: `a{b` is not a pattern: error parsing glob 'a{b': unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)",
+        ),
+        (
+            "excludes = []",
+            "cargo-generate.toml:3:1: unknown key `excludes` in `cargo-generate.toml`",
+        ),
+        (
+            "sub_templates = []",
+            "cargo-generate.toml:3:1: Kiln takes one template, not several",
+        ),
+        (
+            "init = true",
+            "cargo-generate.toml:3:1: Kiln always makes a new folder",
+        ),
+        (
+            "[hooks]\npre = [\"x.rhai\"]",
+            "cargo-generate.toml:3:2: hooks are not run by Kiln",
+        ),
+        (
+            "[conditional.'style == ']\nignore = []",
+            "cargo-generate.toml:3:23: the condition `style == ` is wrong",
+        ),
+        (
+            "[conditional.'stile == \"x\"']\nignore = []",
+            "cargo-generate.toml:3:15: the condition `stile == \"x\"` is wrong",
+        ),
+        (
+            "[conditional.'style']\nignore = []",
+            "cargo-generate.toml:3:15: the condition `style` is wrong",
+        ),
+        (
+            "[conditional.'true'.placeholders.x]\nprompt = \"?\"",
+            "cargo-generate.toml:3:21: Kiln asks every option, always",
+        ),
+        (
+            "include = 3",
+            "cargo-generate.toml:3:11: `include` should be an array of strings",
+        ),
+        (
+            "include = [",
+            "cargo-generate.toml:5:1: `cargo-generate.toml` is not valid TOML",
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (rules, expected) in cases {
+        let said = refusal(&small(rules, &[("f.txt", "{{style}}"), ("g.txt", "")]));
+        if said != expected {
+            wrong.push(format!(
+                "{rules:?}\n  expected {expected}\n  said     {said}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn wrong_files() {
+    let two = small("", &[("{{style}}.txt", "a"), ("plain.txt", "b")]);
+    assert_eq!(
+        refusal(&two),
+        "`plain.txt` and `{{style}}.txt` come out at the same path"
+    );
+
+    let empty = small("", &[("{{text | remove: 't'}}/f.txt", "a")]);
+    let part = "{{text | remove: 't'}}";
+    assert_eq!(
+        refusal(&empty),
+        format!("the part `{part}` of the path `{part}/f.txt` comes out empty")
+    );
+
+    let binary = small("", &[]);
+    put(binary.path(), "image.png", &[b'a', 0xff, 0xfe]);
+    assert_eq!(
+        refusal(&binary),
+        "`image.png` is not UTF-8 (byte 1), so it cannot be rendered"
+    );
+
+    let formatted = tempfile::tempdir().unwrap();
+    put(formatted.path(), "cargo-generate.toml", b"[template]\n");
+    assert_eq!(
+        refusal(&formatted),
+        "`cargo-generate.toml` leaves formatting to cargo-generate"
+    );
+
+    let none = tempfile::tempdir().unwrap();
+    let root = none.path().display().to_string();
+    assert_eq!(
+        refusal(&none),
+        format!("`{root}` holds no `cargo-generate.toml`")
+    );
+}
+
+/// Where cargo-generate fails too, Kiln must not make something of its own.
+#[test]
+fn a_templated_folder_that_is_not_rendered() {
+    let source = small(
+        "include = [\"g.txt\"]",
+        &[("{{style}}/f.txt", "a"), ("g.txt", "")],
+    );
+    let theirs = Peer::new().generate(Tool::CargoGenerate, source.path(), NAME, &[]);
+    assert!(theirs.is_err());
+    assert_eq!(
+        refusal(&source),
+        "cargo-generate cannot rename the folder `{{style}}`, which is not rendered"
+    );
+}
+
+#[test]
+fn names_that_reach_out_stay_inside() {
+    let source = small("", &[("{{text}}.txt", "a"), ("{{text}}/f", "b")]);
+    let template = Template::from_folder(source.path()).unwrap();
+    let defaults = Answers::defaults(&template, Name::parse(NAME).unwrap()).unwrap();
+    for text in ["a/b", "//", "/ /etc/passwd"] {
+        let answers = defaults.clone().with(&template, "text", text).unwrap();
+        assert_same(&Peer::new(), source.path(), &answers);
+    }
+}
