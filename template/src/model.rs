@@ -40,11 +40,11 @@ impl Model {
                 .init(device)
         };
         Model {
-            conv1: conv([1, 16]),
-            conv2: conv([16, 32]),
+            conv1: conv([1, 32]),
+            conv2: conv([32, 64]),
             pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
             resize: AdaptiveAvgPool2dConfig::new([4, 4]).init(),
-            output: LinearConfig::new(32 * 4 * 4, CLASSES).init(device),
+            output: LinearConfig::new(64 * 4 * 4, CLASSES).init(device),
             activation: Relu::new(),
         }
     }

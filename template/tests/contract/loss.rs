@@ -1,0 +1,66 @@
+use anyhow::{Context, ensure};
+use training::{globals, loss::per_example_losses, train::distributed_train_step};
+
+use crate::support::{EXAMPLES, contract, difference, on_own_thread, set_up_replicas, values};
+
+#[test]
+fn there_is_one_finite_loss_an_example() {
+    contract("loss.objects", || {
+        let job = set_up_replicas(1)?;
+        let losses_of = |examples| {
+            job.with_batch(examples, |batch| {
+                let predictions = globals::model()?.forward(batch.features.clone());
+                Ok(values(&per_example_losses(&predictions, &batch)?))
+            })
+        };
+        let (few, many) = (losses_of(3)?, losses_of(8)?);
+        ensure!(
+            few.len() == 3 && many.len() == 8,
+            "3 examples have {} losses and 8 examples {}: leave the sum to `compute_loss`",
+            few.len(),
+            many.len()
+        );
+        ensure!(
+            many.iter().all(|loss| loss.is_finite()),
+            "losses are not finite: {many:?}"
+        );
+        ensure!(
+            difference(&few, &many[..3]) < 1e-4,
+            "the loss of an example depends on the others in its batch: {few:?} and {many:?}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn parts_of_replicas_sum_to_the_loss_of_the_global_batch() {
+    contract("loss.compute", || {
+        // The last batch is short, and uneven for three replicas.
+        let losses = |replicas| {
+            on_own_thread(move || {
+                let job = set_up_replicas(replicas)?;
+                let last = job.batches(EXAMPLES, 12)?.pop().context("no batch")?;
+                let losses = distributed_train_step(last)?;
+                Ok(losses
+                    .iter()
+                    .map(|(_, loss)| loss as f32)
+                    .collect::<Vec<_>>())
+            })
+        };
+        let one = losses(1)?;
+        ensure!(
+            one.iter().any(|loss| *loss != 0.0),
+            "the loss of a batch is zero"
+        );
+        for replicas in [2, 3] {
+            let several = losses(replicas)?;
+            ensure!(
+                difference(&one, &several) < 1e-4,
+                "the losses of a batch are {one:?} on one replica and {several:?} on {replicas}: \
+                 divide by the examples of the global batch, not of the replica, and scale what \
+                 does not depend on examples with `scale_regularization_loss`"
+            );
+        }
+        Ok(())
+    });
+}

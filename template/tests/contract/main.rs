@@ -1,0 +1,11 @@
+//! What must hold at every TODO site, before and after it is edited. A test that fails names its
+//! site; `todos.toml` lists which tests guard which.
+
+mod dataset;
+mod evaluation;
+mod loss;
+mod metric;
+mod model;
+mod strategy;
+mod support;
+mod train;
