@@ -7,12 +7,15 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, CommandFactory, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue},
+};
 use miette::{GraphicalReportHandler, GraphicalTheme};
 
 use crate::{
     commands,
-    error::{Error, Result},
+    error::{Error, Result, nearest},
 };
 
 const EXIT_STATUS: &str = "\
@@ -110,11 +113,25 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             report(&error);
             ExitCode::from(error.kind().exit_status())
         }),
-        Err(error) => {
+        Err(mut error) => {
+            suggest_subcommand(&mut error);
             // Nothing can be said where standard error is closed.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
+    }
+}
+
+/// Adds the nearest subcommand where clap sees none.
+fn suggest_subcommand(error: &mut clap::Error) {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    let command = Cli::command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    if let Some(near) = nearest(given, names) {
+        let near = ContextValue::Strings(vec![near.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, near);
     }
 }
 

@@ -62,8 +62,6 @@ pub fn write(
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
-    let destination = &std::path::absolute(destination)
-        .map_err(|cause| Error::io("find the folder", destination, cause))?;
     check_destination(destination, options.force)?;
     if destination.exists() {
         write_into(rendered, destination, options)
@@ -80,6 +78,13 @@ pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
     let metadata = match fs::symlink_metadata(destination) {
         Ok(metadata) => metadata,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {
+            let shown = destination.display();
+            return Err(
+                Error::input(format!("`{shown}` lies in something that is no folder"))
+                    .help("give another folder with `--path`"),
+            );
+        }
         Err(cause) => return Err(Error::io("look at", destination, cause)),
     };
     let shown = destination.display();
@@ -112,9 +117,10 @@ fn write_new(
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
-    let parent = destination
-        .parent()
-        .expect("a path that does not exist is not the root");
+    let parent = match destination.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
     let parents = MadeFolders::make(parent)?;
     let staging = staging(parent)?;
     let project = staging.path().join("project");
@@ -128,7 +134,7 @@ fn write_new(
             .collect(),
         ..Written::default()
     };
-    if options.vcs == Vcs::Git && !in_repository(parent) {
+    if options.vcs == Vcs::Git && !in_repository(parent)? {
         make_repository(&project, options.require_vcs, &mut written)?;
     }
     fs::rename(&project, destination).map_err(|cause| Error::io("make", destination, cause))?;
@@ -148,7 +154,7 @@ fn write_into(
     let old = staging.path().join("old");
     make_folder(&fresh)?;
     fill(&fresh, destination, rendered, changes.iter().copied())?;
-    if options.vcs == Vcs::Git && !in_repository(destination) {
+    if options.vcs == Vcs::Git && !in_repository(destination)? {
         make_repository(&fresh, options.require_vcs, &mut written)?;
     }
     let mut moves = Moves::default();
@@ -270,10 +276,12 @@ fn write_file(path: &Path, file: &RenderedFile<'_>) -> io::Result<()> {
     options.open(path)?.write_all(&file.contents)
 }
 
-fn in_repository(folder: &Path) -> bool {
-    folder
+fn in_repository(folder: &Path) -> Result<bool> {
+    let folder =
+        std::path::absolute(folder).map_err(|cause| Error::io("find the folder", folder, cause))?;
+    Ok(folder
         .ancestors()
-        .any(|folder| folder.join(".git").exists())
+        .any(|folder| folder.join(".git").exists()))
 }
 
 fn make_repository(project: &Path, required: bool, written: &mut Written) -> Result<()> {
@@ -316,7 +324,7 @@ impl MadeFolders {
     fn make(folder: &Path) -> Result<Self> {
         let missing: Vec<_> = folder
             .ancestors()
-            .take_while(|folder| !folder.exists())
+            .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
             .collect();
         let mut made = Self(Vec::new());
         for folder in missing.into_iter().rev() {

@@ -305,8 +305,9 @@ fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
             .unwrap_or(at..at),
         None => quoted_place(text, error),
     };
-    Error::template(format!("`{name}` is not valid Liquid"))
-        .at(name, text, span, &message_of(error))
+    let why = message_of(error);
+    Error::template(format!("`{name}` is not valid Liquid: {why}"))
+        .at(name, text, span, "here")
         .help("put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`")
 }
 

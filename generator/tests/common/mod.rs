@@ -1,0 +1,69 @@
+//! Running the binary in an empty folder.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use snapbox::cmd::{Command, cargo_bin};
+use tempfile::TempDir;
+
+/// An empty folder to run the binary in.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn join(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    /// Writes a file, and the folders above it.
+    pub fn put(&self, path: &str, contents: &str) {
+        let path = self.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+
+    /// The binary with these arguments, separated by spaces.
+    pub fn kiln(&self, args: &str) -> Command {
+        self.command().args(args.split_whitespace())
+    }
+
+    /// The binary, which nothing in the environment tells where git is to look.
+    pub fn command(&self) -> Command {
+        Command::new(cargo_bin!("kiln"))
+            .current_dir(self.path())
+            .env_remove("GIT_DIR")
+            .env("GIT_CEILING_DIRECTORIES", self.path().parent().unwrap())
+    }
+
+    /// Every path below the folder with its contents; folders end in `/`.
+    pub fn tree(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut tree = BTreeMap::new();
+        read(self.path(), "", &mut tree);
+        tree
+    }
+}
+
+fn read(folder: &Path, prefix: &str, tree: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            read(&entry.path(), &format!("{path}/"), tree);
+            tree.insert(format!("{path}/"), Vec::new());
+        } else {
+            tree.insert(path, fs::read(entry.path()).unwrap_or_default());
+        }
+    }
+}

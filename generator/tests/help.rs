@@ -1,0 +1,260 @@
+//! What Kiln says about itself, and about arguments that it does not know.
+
+mod common;
+
+use common::Place;
+use snapbox::str;
+
+#[test]
+fn help() {
+    Place::new()
+        .kiln("--help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Generates training crates for Burn that train, on several replicas, from the first command
+
+Usage: kiln <COMMAND>
+
+Commands:
+  new      Make a project
+  options  List the options, their values and what each changes
+  todos    List what is left to change in a project for your own task
+  help     Print this message or the help of the given subcommand(s)
+
+Options:
+  -h, --help     Print help
+  -V, --version  Print version
+
+Exit status:
+  0    done
+  1    `todos --deny`: something is left to do
+  2    wrong input: an argument, a name, an option, a values file or a folder
+  3    the file system or another program failed; nothing half-written is left
+  4    the template is wrong
+  130  cancelled at a prompt
+  `new --train` passes on the exit status of the training
+
+"#]]);
+}
+
+#[test]
+fn help_of_new() {
+    Place::new()
+        .kiln("new --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Make a project
+
+Usage: kiln new [OPTIONS] <NAME>
+
+Arguments:
+  <NAME>
+          The name of the project; capitals become kebab-case
+
+Options:
+      --path <FOLDER>
+          The folder to make [default: the name]
+
+  -d, --define <KEY=VALUE>
+          Set an option; wins over --values and prompts
+
+      --values <FILE>
+          Set options from a TOML file, at its top or under [values]
+
+      --force
+          Write into a folder that is not empty; only files that the template has too are replaced
+
+      --vcs <VCS>
+          The version control [default: git, unless the project stands in a repository]
+
+          Possible values:
+          - git:  A git repository
+          - none: None
+
+  -y, --yes
+          Ask nothing and take the defaults
+
+      --train
+          Build the project and train it at once
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+"#]]);
+}
+
+#[test]
+fn help_of_options() {
+    Place::new()
+        .kiln("options --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+List the options, their values and what each changes
+
+Usage: kiln options
+
+Options:
+  -h, --help  Print help
+
+"#]]);
+}
+
+#[test]
+fn help_of_todos() {
+    Place::new()
+        .kiln("todos --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+List what is left to change in a project for your own task
+
+Usage: kiln todos [OPTIONS] [PATH]
+
+Arguments:
+  [PATH]
+          The project's folder
+          
+          [default: .]
+
+Options:
+      --format <FORMAT>
+          How to write the list
+
+          Possible values:
+          - text: For people
+          - json: For programs
+          
+          [default: text]
+
+      --deny
+          Exit with status 1 if anything is left
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+"#]]);
+}
+
+#[test]
+fn nothing() {
+    Place::new()
+        .kiln("")
+        .assert()
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+Generates training crates for Burn that train, on several replicas, from the first command
+
+Usage: kiln <COMMAND>
+
+Commands:
+  new      Make a project
+  options  List the options, their values and what each changes
+  todos    List what is left to change in a project for your own task
+  help     Print this message or the help of the given subcommand(s)
+
+Options:
+  -h, --help     Print help
+  -V, --version  Print version
+
+Exit status:
+  0    done
+  1    `todos --deny`: something is left to do
+  2    wrong input: an argument, a name, an option, a values file or a folder
+  3    the file system or another program failed; nothing half-written is left
+  4    the template is wrong
+  130  cancelled at a prompt
+  `new --train` passes on the exit status of the training
+
+"#]]);
+}
+
+#[test]
+fn unknown_subcommand() {
+    Place::new()
+        .kiln("nwe x")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+error: unrecognized subcommand 'nwe'
+
+  tip: a similar subcommand exists: 'new'
+
+Usage: kiln <COMMAND>
+
+For more information, try '--help'.
+
+"#]]);
+}
+
+#[test]
+fn unknown_argument() {
+    Place::new()
+        .kiln("new x --forse")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+error: unexpected argument '--forse' found
+
+  tip: a similar argument exists: '--force'
+
+Usage: kiln new --force <NAME>
+
+For more information, try '--help'.
+
+"#]]);
+}
+
+#[test]
+fn unknown_vcs() {
+    Place::new()
+        .kiln("new x --vcs gitt")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+error: invalid value 'gitt' for '--vcs <VCS>'
+  [possible values: git, none]
+
+  tip: a similar value exists: 'git'
+
+For more information, try '--help'.
+
+"#]]);
+}
+
+#[test]
+fn no_name() {
+    Place::new()
+        .kiln("new")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+error: the following required arguments were not provided:
+  <NAME>
+
+Usage: kiln new <NAME>
+
+For more information, try '--help'.
+
+"#]]);
+}
+
+#[test]
+fn unknown_format() {
+    Place::new()
+        .kiln("todos --format jsn")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+error: invalid value 'jsn' for '--format <FORMAT>'
+  [possible values: text, json]
+
+  tip: a similar value exists: 'json'
+
+For more information, try '--help'.
+
+"#]]);
+}

@@ -1,0 +1,48 @@
+//! `kiln options`: every option, and truly what it changes.
+
+mod common;
+
+use common::Place;
+use kiln::{name::Name, option::Answers, render::render, template::Template};
+
+#[test]
+fn lists_every_option_and_what_it_changes() {
+    let output = Place::new().kiln("options").output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+
+    let template = Template::embedded().unwrap();
+    let defaults = Answers::defaults(&template, Name::parse("my-model").unwrap()).unwrap();
+    let before = render(&template, &defaults).unwrap();
+    for option in template.options() {
+        let start = text
+            .find(&format!("{}: {}\n", option.name, option.prompt))
+            .unwrap_or_else(|| panic!("`{}` is not listed in:\n{text}", option.name));
+        let block = text[start..].split("\n\n").next().unwrap();
+        assert_eq!(block.matches("(default)").count(), 1, "{block}");
+        for value in option.values() {
+            let value = value.to_string();
+            assert!(block.contains(&value), "{value} is not in:\n{block}");
+            let answers = defaults
+                .clone()
+                .with(&template, &option.name, &value)
+                .unwrap();
+            let after = render(&template, &answers).unwrap();
+            for file in &after.files {
+                let old = before.get(&file.path);
+                let path = file.path.display();
+                if old.is_none() {
+                    assert!(
+                        block.contains(&format!("adds {path}\n")),
+                        "{path}:\n{block}"
+                    );
+                } else if old != Some(&*file.contents) {
+                    assert!(
+                        block.contains(&format!("changes {path}")),
+                        "{path}:\n{block}"
+                    );
+                }
+            }
+        }
+    }
+}
