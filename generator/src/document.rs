@@ -35,12 +35,9 @@ impl<'a> Document<'a> {
             .map(Spanned::into_inner)
             .map_err(|error| {
                 let span = error.span().unwrap_or(0..0);
-                self.error(format!("`{}` is not valid TOML", self.name)).at(
-                    self.name,
-                    self.text,
-                    span,
-                    error.message(),
-                )
+                let why = error.message().replace('\n', ", ");
+                let message = format!("`{}` is not valid TOML: {why}", self.name);
+                self.error_at(span, message, "here")
             })
     }
 

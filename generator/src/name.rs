@@ -68,12 +68,12 @@ impl Name {
     /// A dependency has it, or the manifest is not TOML.
     pub fn check_dependencies(&self, manifest: &str) -> Result<()> {
         let table: toml::Table = manifest.parse().map_err(|error: toml::de::Error| {
-            Error::template("the rendered `Cargo.toml` is not valid TOML").at(
-                "Cargo.toml",
-                manifest,
-                error.span().unwrap_or(0..0),
-                error.message(),
-            )
+            let why = error.message().replace('\n', ", ");
+            let span = error.span().unwrap_or(0..0);
+            Error::template(format!(
+                "the rendered `Cargo.toml` is not valid TOML: {why}"
+            ))
+            .at("Cargo.toml", manifest, span, "here")
         })?;
         match dependencies(&table).find(|name| same_crate(name, &self.package)) {
             None => Ok(()),

@@ -258,26 +258,34 @@ fn counts(inner: &str, word: &str) -> bool {
     matches!(words.next(), Some("increment" | "decrement")) && words.next() == Some(word)
 }
 
-/// Liquid's own words for what is wrong, without their drawing.
-fn message_of(error: &liquid::Error) -> String {
+/// Liquid's own words for what is wrong, without their drawing, and the lists in them.
+fn message_of(error: &liquid::Error) -> (String, Vec<String>) {
     let text = error.to_string();
-    let mut lines = text.lines().filter_map(|line| {
+    let lines = text.lines().map(|line| {
         let line = line.trim();
         let line = line.strip_prefix("liquid:").unwrap_or(line);
-        line.strip_prefix('=').or(Some(line)).map(str::trim)
+        line.strip_prefix('=').unwrap_or(line).trim()
     });
-    let drawn = |line: &&str| {
+    let drawn = |line: &str| {
         line.is_empty()
             || line.starts_with("-->")
             || line.starts_with('|')
             || line.starts_with("from:")
-            || *line == "with:"
+            || line == "with:"
             || line
                 .split_once(" |")
-                .is_some_and(|(n, _)| n.parse::<u32>().is_ok())
+                .is_some_and(|(number, _)| number.parse::<u32>().is_ok())
     };
-    let all: Vec<_> = lines.by_ref().filter(|line| !drawn(line)).collect();
-    all.join("; ")
+    let (lists, words): (Vec<_>, Vec<_>) = lines
+        .filter(|line| !drawn(line))
+        .partition(|line| line.starts_with("available "));
+    let lists = lists.iter().filter_map(|list| list.split_once('='));
+    let available = lists.flat_map(|(_, list)| list.split(',').map(|one| one.trim().to_owned()));
+    let words: Vec<_> = words
+        .into_iter()
+        .map(|word| word.trim_end_matches('.'))
+        .collect();
+    (words.join("; "), available.collect())
 }
 
 /// The line and column that Liquid's parser says, as an offset.
@@ -305,15 +313,23 @@ fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
             .unwrap_or(at..at),
         None => quoted_place(text, error),
     };
-    let why = message_of(error);
+    let (why, available) = message_of(error);
+    let given = text.get(span.clone()).unwrap_or("");
+    let near = tags::identifiers(given)
+        .find_map(|word| nearest(word, available.iter().map(String::as_str)));
+    let help = near.map_or_else(
+        || "put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`".to_owned(),
+        |near| format!("did you mean `{near}`?"),
+    );
     Error::template(format!("`{name}` is not valid Liquid: {why}"))
         .at(name, text, span, "here")
-        .help("put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`")
+        .help(help)
 }
 
 fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let span = quoted_place(text, error);
-    Error::template(format!("`{name}` cannot be rendered")).at(name, text, span, &message_of(error))
+    let (why, _) = message_of(error);
+    Error::template(format!("`{name}` cannot be rendered: {why}")).at(name, text, span, "here")
 }
 
 /// From `at` to the end of its tag.

@@ -623,12 +623,12 @@ fn refuses_values_files() {
         said,
         str![[r#"
 "strategy = /"mirrored/"/nhardware = [/n"
-  × `v.toml` is not valid TOML
+  × `v.toml` is not valid TOML: unclosed array, expected `]`
    ╭─[v.toml:2:13]
  1 │ strategy = "mirrored"
  2 │ hardware = [
    ·             ▲
-   ·             ╰── unclosed array, expected `]`
+   ·             ╰── here
    ╰────
 "strategy = 'mirrored'/nhardwear = 'cuda'/n"
   × there is no option `hardwear`
@@ -687,19 +687,19 @@ fn refuses_values_files() {
    ·          ╰── this is an integer
    ╰────
 "strategy = 'mirrored'/nstrategy = 'mirrored'/n"
-  × `v.toml` is not valid TOML
+  × `v.toml` is not valid TOML: duplicate key
    ╭─[v.toml:2:1]
  1 │ strategy = 'mirrored'
  2 │ strategy = 'mirrored'
    · ────┬───
-   ·     ╰── duplicate key
+   ·     ╰── here
    ╰────
 "= nothing/n"
-  × `v.toml` is not valid TOML
+  × `v.toml` is not valid TOML: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`
    ╭─[v.toml:1:1]
  1 │ = nothing
    · ▲
-   · ╰── unquoted keys cannot be empty, expected letters, numbers, `-`, `_`
+   · ╰── here
    ╰────
 
 "#]]

@@ -277,11 +277,11 @@ fn refuses_a_wrong_list_of_sites() {
  2 │ id = "a"
    ╰────
 "[[site]/n"
-  × `./todos.toml` is not valid TOML
+  × `./todos.toml` is not valid TOML: unclosed array table, expected `]`
    ╭─[./todos.toml:1:8]
  1 │ [[site]
    ·        ▲
-   ·        ╰── unclosed array table, expected `]`
+   ·        ╰── here
    ╰────
 "[[sites]]/nid = /"a/"/n"
   × unknown key `sites` in `./todos.toml`

@@ -249,22 +249,28 @@ fn wrong_liquid() {
         ),
         (
             "ok\n{{ style | divided_by: 0 }}",
-            "f.txt:2:1: `f.txt` cannot be rendered",
+            "f.txt:2:1: `f.txt` cannot be rendered: Invalid argument; argument=operand; cause=Can't divide by zero; filter=divided_by : 0; input=\"plain\"",
         ),
         (
             "é {{ style | shout }}",
-            "f.txt:1:4: `f.txt` is not valid Liquid",
+            "f.txt:1:4: `f.txt` is not valid Liquid: Unknown filter; requested filter=shout",
         ),
         (
             "\n\n{% if style %}",
-            "f.txt:3:1: `f.txt` is not valid Liquid",
+            "f.txt:3:1: `f.txt` is not valid Liquid: Unclosed block. {% endif %} tag expected",
         ),
-        ("x => {{", "f.txt:1:8: `f.txt` is not valid Liquid"),
+        (
+            "x => {{",
+            "f.txt:1:8: `f.txt` is not valid Liquid: expected Value",
+        ),
         (
             "format!(\"{{}}\")",
-            "f.txt:1:12: `f.txt` is not valid Liquid",
+            "f.txt:1:12: `f.txt` is not valid Liquid: expected Value",
         ),
-        ("{% nonsense %}", "f.txt:1:4: `f.txt` is not valid Liquid"),
+        (
+            "{% nonsense %}",
+            "f.txt:1:4: `f.txt` is not valid Liquid: Unknown tag; requested=nonsense",
+        ),
     ];
     let mut wrong = Vec::new();
     for (text, expected) in cases {
@@ -344,7 +350,7 @@ fn wrong_configurations() {
         ),
         (
             "include = [",
-            "cargo-generate.toml:5:1: `cargo-generate.toml` is not valid TOML",
+            "cargo-generate.toml:5:1: `cargo-generate.toml` is not valid TOML: missing comma between array elements, expected `,`",
         ),
     ];
     let mut wrong = Vec::new();
