@@ -358,6 +358,7 @@ fn markers_start_a_comment() {
         ("a.rs", "http:// TODO(x)", false),
         ("a.rs", "f(\"a\"); // TODO(x)", true),
         ("a.rs", "f(\"a\\\"\"); // TODO(x)", true),
+        ("a.rs", "f(\"see // TODO(x)\");", false),
         ("a.toml", "a = 1 # TODO(x)", true),
         ("a.toml", "// TODO(x)", false),
         ("Makefile", "# TODO(x)", true),
