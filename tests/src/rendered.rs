@@ -1,0 +1,93 @@
+//! A rendered project on disk, to be compiled and run.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use kiln::template::Template;
+use tempfile::TempDir;
+
+use crate::{NAME, combinations, generate, repository, shared_target};
+
+/// Two cargos at once would only wait for each other's build folder.
+static CARGO: Mutex<()> = Mutex::new(());
+
+/// A project rendered from the embedded template with the default answers.
+pub struct Project {
+    folder: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Project {
+    /// Renders the default project, with the lock file that all rendered projects share.
+    ///
+    /// # Panics
+    /// The template does not render.
+    pub fn default_answers() -> Self {
+        let alone = CARGO.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let template = Template::embedded().expect("an embedded template");
+        let default = combinations(&template, NAME).remove(0);
+        let project = Project {
+            folder,
+            _alone: alone,
+        };
+        generate(&template, &default.answers, &project.path()).expect("a rendered project");
+        let lock = repository().join("tests/fixtures/Cargo.lock");
+        fs::copy(lock, project.path().join("Cargo.lock")).expect("a lock file");
+        project
+    }
+
+    /// The project's folder.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join(NAME)
+    }
+
+    /// Runs cargo in the project and gives what it printed.
+    ///
+    /// # Panics
+    /// Cargo fails, or a warning is printed.
+    pub fn cargo(&self, arguments: &[&str]) -> String {
+        let output = self.try_cargo(arguments);
+        let text = text(&output);
+        assert!(
+            output.status.success(),
+            "cargo {arguments:?} failed:\n{text}"
+        );
+        assert!(
+            !text.contains("warning:"),
+            "cargo {arguments:?} warns:\n{text}"
+        );
+        text
+    }
+
+    /// Runs cargo in the project.
+    ///
+    /// # Panics
+    /// Cargo cannot be started.
+    pub fn try_cargo(&self, arguments: &[&str]) -> Output {
+        command("cargo", arguments, &self.path())
+            .env("CARGO_TARGET_DIR", shared_target())
+            .output()
+            .expect("cargo starts")
+    }
+}
+
+/// What a program printed, both streams.
+pub fn text(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(out),
+        String::from_utf8_lossy(err)
+    )
+}
+
+fn command(program: &str, arguments: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder);
+    command
+}

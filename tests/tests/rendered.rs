@@ -1,0 +1,126 @@
+//! What Kiln renders compiles without warnings, passes its own tests, and trains.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use kiln_tests::{
+    rendered::{Project, text},
+    repository,
+};
+use serde_json::Value;
+
+/// The test accuracy that one and two replicas must reach on the digits.
+const ACCURACY: f64 = 0.97;
+
+#[test]
+fn the_default_crate_is_clean_and_passes_its_own_tests() {
+    let project = Project::default_answers();
+    project.cargo(&["fmt", "--check"]);
+    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.cargo(&["test"]);
+    let listed = project.cargo(&["test", "--test", "contract", "--", "--list"]);
+    let listed: BTreeSet<&str> = listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .collect();
+    assert_eq!(listed, guards().iter().map(String::as_str).collect());
+}
+
+/// The contract tests that `todos.toml` names.
+fn guards() -> BTreeSet<String> {
+    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
+    let sites: toml::Table = sites.parse().unwrap();
+    let sites = sites["site"].as_array().unwrap();
+    let tests = sites
+        .iter()
+        .flat_map(|site| site["test"].as_array().unwrap());
+    tests
+        .map(|test| test.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_default_crate_trains_on_one_and_two_replicas() {
+    let project = Project::default_answers();
+    for options in [
+        &["--replicas", "1"][..],
+        &["--replicas", "2"],
+        &["--strategy", "one-device"],
+    ] {
+        let runs = project.path().join("runs").join(options[1]);
+        let folder = runs.to_str().unwrap();
+        let arguments = ["run", "--release", "--", "--output-dir", folder];
+        let printed = project.cargo(&[&arguments[..], options].concat());
+        assert!(printed.contains("test  loss "), "{printed}");
+        check_log(&runs);
+
+        let again = [
+            &["run", "--release", "--", "test", "--output-dir", folder][..],
+            options,
+        ];
+        project.cargo(&again.concat());
+        let tests = lines(&runs)
+            .into_iter()
+            .filter(|line| line["split"] == "test");
+        let losses: Vec<f64> = tests.map(|line| line["loss"].as_f64().unwrap()).collect();
+        assert_eq!(losses.len(), 2);
+        assert_eq!(
+            losses[0], losses[1],
+            "saved weights test as those in memory"
+        );
+    }
+}
+
+fn lines(runs: &Path) -> Vec<Value> {
+    let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
+    log.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn check_log(runs: &Path) {
+    let lines = lines(runs);
+    for (split, examples, expected) in [
+        ("train", 1_350, 20),
+        ("validation", 150, 20),
+        ("test", 297, 1),
+    ] {
+        let of_split: Vec<_> = lines.iter().filter(|line| line["split"] == split).collect();
+        assert_eq!(of_split.len(), expected, "lines of {split}");
+        assert!(
+            of_split.iter().all(|line| line["examples"] == examples),
+            "examples of {split}"
+        );
+    }
+    let accuracy = lines.last().unwrap()["accuracy"].as_f64().unwrap();
+    assert!(accuracy >= ACCURACY, "the test accuracy is {accuracy}");
+}
+
+#[test]
+fn wrong_input_is_an_error_that_names_it() {
+    let project = Project::default_answers();
+    let missing = project.path().join("missing").display().to_string();
+    for (options, message) in [
+        (&["--batch-size", "0"][..], "must be at least 1"),
+        (&["--epochs", "0"], "must be at least 1"),
+        (&["--learning-rate", "-1"], ""),
+        (
+            &["--strategy", "one-device", "--replicas", "2"],
+            "has one replica",
+        ),
+        (&["--data-dir", &missing], "neither train-images-idx3-ubyte"),
+        (
+            &["--output-dir", "Cargo.toml"],
+            "cannot make the output folder Cargo.toml",
+        ),
+        (&["test", "--output-dir", &missing], "train first"),
+    ] {
+        let output = project.try_cargo(&[&["run", "--release", "--"][..], options].concat());
+        let printed = text(&output);
+        assert!(!output.status.success(), "{options:?} succeeds: {printed}");
+        assert!(printed.contains(message), "{options:?} says {printed}");
+        assert!(
+            !printed.contains("panicked"),
+            "{options:?} panics: {printed}"
+        );
+    }
+}
