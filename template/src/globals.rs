@@ -178,3 +178,37 @@ impl ReplicaState for Trainable {
         GLOBALS.with_borrow_mut(|globals| globals.trainable = Some(self));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_registered_is_named_with_its_factory() {
+        let errors = [
+            (
+                strategy().err().unwrap(),
+                "`create_strategy` (src/strategy.rs)",
+            ),
+            (
+                global_batch_size().unwrap_err(),
+                "`globals::register_strategy`",
+            ),
+            (
+                loss_objects().unwrap_err(),
+                "`create_loss_objects` (src/loss.rs)",
+            ),
+            (
+                with_metrics(Split::Test, |_| ()).unwrap_err(),
+                "`create_metrics` (src/metric.rs)",
+            ),
+            (
+                model().unwrap_err(),
+                "`create_model_and_optimizer` (src/model.rs)",
+            ),
+        ];
+        for (error, factory) in errors {
+            assert!(error.to_string().contains(factory), "{error}");
+        }
+    }
+}

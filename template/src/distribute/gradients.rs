@@ -225,3 +225,93 @@ impl ModuleVisitor for HashParameters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Weights {
+        used: Param<Tensor<1>>,
+        unused: Param<Tensor<1>>,
+    }
+
+    fn weights(used: [f32; 2]) -> Weights {
+        let device = Device::flex().autodiff();
+        let param = |values| Param::from_tensor(Tensor::from_floats(values, &device));
+        Weights {
+            used: param(used),
+            unused: param([1.0, 1.0]),
+        }
+    }
+
+    /// The gradients of the sum of the squares of `used`.
+    fn gradients(used: [f32; 2]) -> FlatGradients {
+        let model = weights(used);
+        let loss = model.used.val().square().sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        FlatGradients::new(&model, gradients)
+    }
+
+    fn listed(gradients: &FlatGradients) -> Vec<(&str, Vec<f32>)> {
+        gradients
+            .iter()
+            .map(|(path, values)| (path, values.to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn gradients_are_named_in_order_and_zero_where_there_is_none() {
+        let unused = ("unused", vec![0.0, 0.0]);
+        assert_eq!(
+            listed(&gradients([5.0, 6.0])),
+            [("used", vec![10.0, 12.0]), unused.clone()]
+        );
+        assert_eq!(
+            listed(&gradients([7.0, 8.0])),
+            [("used", vec![14.0, 16.0]), unused]
+        );
+    }
+
+    #[test]
+    fn tensors_come_back_as_they_were() {
+        let model = weights([5.0, 6.0]);
+        let params = gradients([5.0, 6.0]).into_params(&model);
+        // Ids differ between two models, so the values are looked up by those of this one.
+        let gradient = params.get::<1>(model.used.id).unwrap().into_data();
+        assert_eq!(gradient.iter::<f32>().collect::<Vec<_>>(), [10.0, 12.0]);
+    }
+
+    #[test]
+    fn clipping_scales_by_the_norm_over_all_parameters() {
+        let mut gradients = gradients([1.5, 2.0]); // [3, 4], norm 5
+        gradients.clip_by_global_norm(5.0);
+        assert_eq!(listed(&gradients)[0].1, [3.0, 4.0]);
+        gradients.clip_by_global_norm(1.0);
+        assert!((gradients.global_norm() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_named_skipped_or_zeroed() {
+        let broken = || gradients([f32::INFINITY, 2.0]);
+        let error = broken()
+            .handle_non_finite(NonFinite::Error)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("the gradient of `used` holds inf"),
+            "{error}"
+        );
+        assert!(!broken().handle_non_finite(NonFinite::Skip).unwrap());
+        let mut zeroed = broken();
+        assert!(zeroed.handle_non_finite(NonFinite::Zero).unwrap());
+        assert_eq!(listed(&zeroed)[0].1, [0.0, 4.0]);
+        assert!(
+            gradients([1.0, 2.0])
+                .handle_non_finite(NonFinite::Error)
+                .unwrap()
+        );
+    }
+}

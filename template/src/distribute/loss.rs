@@ -115,3 +115,67 @@ impl FromIterator<(&'static str, f64)> for Losses {
         Losses(losses.into_iter().collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn losses(values: [f32; 2]) -> Tensor<1> {
+        Tensor::from_floats(values, &Device::flex())
+    }
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().iter::<f32>().collect()
+    }
+
+    #[test]
+    fn parts_of_two_replicas_sum_to_the_mean_of_the_global_batch() {
+        let part = |values| compute_average_loss(losses(values), None, 4).unwrap();
+        let (first, second) = (part([2.0, 3.0]), part([4.0, 5.0]));
+        assert_eq!(values(first.clone()), [1.25]);
+        assert_eq!(values(second.clone()), [2.25]);
+        assert_eq!(values(first + second), [3.5]);
+    }
+
+    #[test]
+    fn a_denominator_of_zero_gives_zero() {
+        let loss = compute_average_loss(losses([2.0, f32::NAN]), None, 0).unwrap();
+        assert_eq!(values(loss), [0.0]);
+    }
+
+    #[test]
+    fn examples_are_weighted_before_they_are_summed() {
+        let weights = Some(losses([0.5, 2.0]));
+        let loss = compute_average_loss(losses([2.0, 3.0]), weights, 2).unwrap();
+        assert_eq!(values(loss), [3.5]);
+        let one_weight = Some(losses([0.5, 2.0]).narrow(0, 0, 1));
+        let error = compute_average_loss(losses([2.0, 3.0]), one_weight, 2).unwrap_err();
+        assert_eq!(error.to_string(), "2 losses have 1 sample weights");
+    }
+
+    #[test]
+    fn labels_of_several_values_are_averaged_over_all_but_the_batch() {
+        let of_pixels = Tensor::<3>::from_floats(
+            [[[1.0, 2.0], [3.0, 6.0]], [[4.0, 4.0], [4.0, 8.0]]],
+            &Device::flex(),
+        ); // [batch, height, width]
+        assert_eq!(values(Reduction::None.apply(of_pixels.clone())), [3.0, 5.0]);
+        assert_eq!(values(Reduction::Sum.apply(of_pixels)), [8.0]);
+    }
+
+    #[test]
+    fn named_losses_are_summed_by_name() {
+        let of = |loss| Losses::from_iter([("loss", loss), ("decay", 1.0)]);
+        // The fourth replica has no examples, and so no losses.
+        let replicas = [of(1.2934016), of(1.4167924), of(1.2807639), Losses::new()];
+        let sum = Losses::sum(replicas.into_iter().collect());
+        assert!((sum.get("loss").unwrap() - 3.990958).abs() < 1e-6);
+        assert_eq!(sum.get("decay"), Some(3.0));
+        assert_eq!(
+            sum.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            ["loss", "decay"]
+        );
+    }
+}

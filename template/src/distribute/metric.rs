@@ -78,3 +78,24 @@ impl Metric for Mean {
         (self.total, self.count) = (0.0, 0.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn replicas_merge_by_examples_and_not_by_means() {
+        let counted = |values: &[f32]| {
+            let mut mean = Mean::new("loss");
+            mean.update(&Tensor::from_floats(values, &Device::flex()));
+            mean
+        };
+        let (mut three, one) = (counted(&[1.0, 1.0, 1.0]), counted(&[5.0]));
+        three.add_state(&one.state());
+        assert_eq!((three.result(), three.count()), (2.0, 4));
+        three.reset();
+        assert_eq!((three.result(), three.count()), (0.0, 0));
+    }
+}

@@ -34,3 +34,53 @@ impl Strategy for MirroredStrategy {
         &self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::distribute::{PerReplica, ReduceOp, scale_regularization_loss};
+
+    fn mirrored(replicas: usize) -> Arc<dyn Strategy> {
+        Arc::new(MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap())
+    }
+
+    #[test]
+    fn regularization_of_all_replicas_sums_to_itself() {
+        let parts = mirrored(3).run_on_all(|replica| {
+            let decay = Tensor::from_floats([6.0], replica.device());
+            Ok(scale_regularization_loss(decay)?.into_scalar::<f32>())
+        });
+        assert_eq!(parts.unwrap(), PerReplica::from_iter([2.0; 3]));
+    }
+
+    /// Replica 1 fails while the others wait for it in an all-reduce.
+    fn failure(fail: fn() -> Result<()>) -> String {
+        let result = mirrored(3).run_on_all(move |replica| {
+            if replica.rank() == 1 {
+                fail()?;
+            }
+            replica.all_reduce(ReduceOp::Sum, &mut vec![1.0])
+        });
+        format!("{:#}", result.unwrap_err())
+    }
+
+    #[test]
+    fn a_replica_that_fails_is_named_and_the_others_do_not_wait() {
+        let message = failure(|| bail!("no such example"));
+        assert!(message.contains("no such example"), "{message}");
+        assert!(message.contains("replica 1"), "{message}");
+    }
+
+    #[test]
+    fn a_replica_that_panics_is_named_and_the_others_do_not_wait() {
+        let message = failure(|| panic!("index out of range"));
+        assert!(
+            message.contains("it panicked: index out of range"),
+            "{message}"
+        );
+        assert!(message.contains("replica 1"), "{message}");
+    }
+}
