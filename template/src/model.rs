@@ -4,9 +4,9 @@ use anyhow::Result;
 use burn::{
     module::Module,
     nn::{
-        Linear, LinearConfig, PaddingConfig2d, Relu,
+        Gelu, Linear, LinearConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
-        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
+        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig},
     },
     optim::{AdamConfig, GradientsParams, ModuleOptimizer},
     tensor::{Device, Tensor},
@@ -22,14 +22,17 @@ use crate::{
 //   Now: a small convolutional network for grey images of any size, 10 classes.
 //   Shapes: features [batch, 1, height, width] in, logits [batch, classes] out.
 /// Two convolutions, pooled to 4x4, and a linear layer.
+///
+/// All layers are smooth. A ReLU or a maximum has kinks where a difference in the last bit, as
+/// between one replica and two, can choose another gradient.
 #[derive(Module, Debug)]
 pub struct Model {
     conv1: Conv2d,
     conv2: Conv2d,
-    pool: MaxPool2d,
+    pool: AvgPool2d,
     resize: AdaptiveAvgPool2d,
     output: Linear,
-    activation: Relu,
+    activation: Gelu,
 }
 
 impl Model {
@@ -42,10 +45,10 @@ impl Model {
         Model {
             conv1: conv([1, 32]),
             conv2: conv([32, 64]),
-            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            pool: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
             resize: AdaptiveAvgPool2dConfig::new([4, 4]).init(),
             output: LinearConfig::new(64 * 4 * 4, CLASSES).init(device),
-            activation: Relu::new(),
+            activation: Gelu::new(),
         }
     }
 

@@ -70,6 +70,48 @@ fn the_default_crate_trains_on_one_and_two_replicas() {
     }
 }
 
+#[test]
+fn several_replicas_train_as_one_does() {
+    let project = Project::default_answers();
+    let train = |replicas: usize| {
+        let runs = project.path().join("runs").join(replicas.to_string());
+        let (count, batch_size) = (replicas.to_string(), (12 / replicas).to_string());
+        // 1350 examples make a short last batch of 6, which 4 replicas share unevenly.
+        project.cargo(&[
+            "run",
+            "--release",
+            "--",
+            "train",
+            "--epochs",
+            "3",
+            "--replicas",
+            &count,
+            "--batch-size",
+            &batch_size,
+            "--output-dir",
+            runs.to_str().unwrap(),
+        ]);
+        lines(&runs)
+    };
+    let one = train(1);
+    for replicas in 2..=4 {
+        for (expected, line) in one.iter().zip(train(replicas)) {
+            for metric in ["loss", "accuracy"] {
+                let values =
+                    [&expected[metric], &line[metric]].map(|value| value.as_f64().unwrap());
+                let difference = (values[0] - values[1]).abs();
+                assert!(
+                    difference < 1e-5,
+                    "{replicas} replicas: {expected} and {line}"
+                );
+            }
+        }
+    }
+    let again = train(2);
+    let (first, second) = (again.last().unwrap(), train(2).pop().unwrap());
+    assert_eq!(first["loss"], second["loss"], "the same run twice");
+}
+
 fn lines(runs: &Path) -> Vec<Value> {
     let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
     log.lines()
