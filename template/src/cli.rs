@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::strategy::{DEFAULT_STRATEGY, StrategyKind};
+use crate::{
+    checkpoint::Which,
+    strategy::{DEFAULT_STRATEGY, StrategyKind},
+};
 
 /// Without a subcommand: train, then test.
 #[derive(Parser, Clone, Debug)]
@@ -43,7 +46,7 @@ pub struct Args {
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Folder for the log and the trained weights.
+    /// Folder for logs, pictures and checkpoints.
     #[arg(long, global = true, value_name = "DIR", default_value = "runs")]
     pub output_dir: PathBuf,
 
@@ -54,28 +57,76 @@ pub struct Args {
     /// Steps an epoch, all with full batches that run on across the ends of the dataset.
     #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
     pub steps_per_epoch: Option<usize>,
+
+    /// Batches whose gradients add up to one update.
+    #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub accumulate: usize,
+
+    /// Batches that are read ahead on a thread of their own; 0 reads in the threads of the replicas.
+    #[arg(long, global = true, value_name = "N", default_value_t = 2)]
+    pub prefetch: usize,
+
+    /// Go on from the latest checkpoint in the output folder, if there is one.
+    #[arg(long, global = true)]
+    pub resume: bool,
+
+    /// Save a checkpoint after every N steps, beside those after each epoch.
+    #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
+    pub checkpoint_steps: Option<usize>,
+
+    /// How many of the last checkpoints to keep; the best one stays, too.
+    #[arg(long, global = true, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    pub keep: usize,
 }
 
-#[derive(Subcommand, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Train, and save the weights in the output folder.
+    /// Train, and save checkpoints in the output folder.
     Train,
-    /// Test the weights saved in the output folder.
-    Test,
+    /// Test a checkpoint.
+    Test {
+        /// `latest` or `best` of the output folder, or the folder of a checkpoint.
+        #[arg(long, value_name = "WHICH", default_value = "latest")]
+        checkpoint: Which,
+    },
+    /// Predict with a checkpoint, on one device.
+    Infer(Infer),
+}
+
+/// What `infer` predicts, and how it writes.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Infer {
+    /// Files to predict for: images in IDX format, gzipped or plain.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// `latest` or `best` of the output folder, or the folder of a checkpoint.
+    #[arg(long, value_name = "WHICH", default_value = "latest")]
+    pub checkpoint: Which,
+
+    /// How predictions are written.
+    #[arg(long, value_enum, default_value_t = Format::Csv)]
+    pub format: Format,
+
+    /// File to write [default: the standard output].
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// How predictions are written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Comma-separated values with a header.
+    Csv,
+    /// A JSON object a line.
+    Jsonl,
 }
 
 impl Args {
-    pub fn trains(&self) -> bool {
-        self.command != Some(Command::Test)
-    }
-
-    pub fn tests(&self) -> bool {
-        self.command != Some(Command::Train)
-    }
-
-    /// The file of the trained weights.
-    pub fn weights(&self) -> PathBuf {
-        self.output_dir.join("model.bpk")
+    /// Whether a checkpoint is due after update number `step`.
+    pub fn saves_after(&self, step: usize) -> bool {
+        self.checkpoint_steps
+            .is_some_and(|steps| step.is_multiple_of(steps))
     }
 }
 

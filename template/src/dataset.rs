@@ -11,9 +11,8 @@ use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use crate::{
     cli::Args,
-    distribute::{BatchOptions, Collate, Dataset, DistributedDataset, Remainder, Subset},
+    data::{BatchOptions, Collate, Dataset, DistributedDataset, Idx, Remainder, Subset, read_idx},
     globals,
-    idx::read_idx,
 };
 
 /// Kinds of images, labelled from 0.
@@ -79,31 +78,50 @@ impl Collate for Batch {
 /// Those of [`read_examples`], and a split that has no batch.
 pub fn create_datasets(args: &Args) -> Result<Datasets> {
     let (train_and_validation, test) = read_examples(args)?;
-    let (train, validation) = split(train_and_validation);
+    let (train, validation) = split(train_and_validation)?;
     let strategy = globals::strategy()?;
     let global_batch_size = globals::global_batch_size()?;
-    let distribute = |name, examples, shuffle, remainder| {
-        let training = name == "train";
-        let options = BatchOptions {
-            global_batch_size,
-            shuffle,
-            remainder,
-            training,
-        };
-        let dataset = strategy.distribute_dataset(examples, options);
-        dataset.with_context(|| format!("cannot batch the {name} split"))
-    };
     let remainder = match args.steps_per_epoch {
         Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
         None if args.drop_remainder => Remainder::Drop,
         None => Remainder::Keep,
     };
+    // Each example of validation and test counts once, so nothing is dropped or changed there.
+    let evaluation = BatchOptions {
+        global_batch_size,
+        seed: args.seed,
+        shuffle: false,
+        remainder: Remainder::Keep,
+        accumulate: 1,
+        prefetch: args.prefetch,
+        training: false,
+        augment: None,
+    };
+    let training = BatchOptions {
+        shuffle: true,
+        remainder,
+        accumulate: args.accumulate,
+        training: true,
+        augment: Some(Arc::new(augment)),
+        ..evaluation.clone()
+    };
+    let distribute = |name, examples, options| {
+        let dataset = strategy.distribute_dataset(examples, options);
+        dataset.with_context(|| format!("cannot batch the {name} split"))
+    };
     Ok(Datasets {
-        train: distribute("train", train, Some(args.seed), remainder)?,
-        // Each example of these counts once, so nothing is dropped.
-        validation: distribute("validation", validation, None, Remainder::Keep)?,
-        test: distribute("test", test, None, Remainder::Keep)?,
+        train: distribute("train", train, training)?,
+        validation: distribute("validation", validation, evaluation.clone())?,
+        test: distribute("test", test, evaluation)?,
     })
+}
+
+/// Changes a training example at random, anew in every epoch.
+pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
+    // TODO(dataset.augment): Change training examples at random, such as by a shift or a flip.
+    //   Now: examples stay as they are.
+    //   Shapes: an image [height, width] in, one of the same size out.
+    Ok(example)
 }
 
 /// Reads the examples for training and validation, and those for the test.
@@ -122,30 +140,33 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
 }
 
 /// Sets examples aside for validation.
-pub fn split(examples: Examples) -> (Examples, Examples) {
+///
+/// # Errors
+/// An index is outside of the examples.
+pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     // TODO(dataset.split): Choose which examples validate.
     //   Now: every tenth in a random order that is the same in every run.
     //   Shapes: indices below the number of examples; none in both parts.
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
     let training = indices.split_off(indices.len() / VALIDATION_PART);
-    let subset = |indices| -> Examples { Arc::new(Subset::new(Arc::clone(&examples), indices)) };
-    (subset(training), subset(indices))
+    let subset = |indices| -> Result<Examples> {
+        Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
+    };
+    Ok((subset(training)?, subset(indices)?))
 }
 
-/// Labelled images of one size in memory.
+/// Labelled images of one size.
 struct Images {
-    pixels: Vec<u8>,
-    labels: Vec<u8>,
-    height: usize,
-    width: usize,
+    images: Idx<3>,
+    labels: Idx<1>,
 }
 
 impl Images {
     fn read(folder: &Path, prefix: &str) -> Result<Self> {
         let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
         let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
-        let [number, height, width] = images.dims;
+        let [number, _, _] = images.dims;
         ensure!(
             number == labels.dims[0],
             "{} has {number} images, but {} has {} labels",
@@ -154,19 +175,14 @@ impl Images {
             labels.dims[0]
         );
         if let Some(at) = labels
-            .values
+            .values()
             .iter()
             .position(|label| usize::from(*label) >= CLASSES)
         {
-            let (path, label) = (labels.path.display(), labels.values[at]);
+            let (path, label) = (labels.path.display(), labels.values()[at]);
             anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
         }
-        Ok(Images {
-            pixels: images.values,
-            labels: labels.values,
-            height,
-            width,
-        })
+        Ok(Images { images, labels })
     }
 }
 
@@ -174,17 +190,17 @@ impl Dataset for Images {
     type Example = Example;
 
     fn len(&self) -> usize {
-        self.labels.len()
+        self.labels.dims[0]
     }
 
     fn get(&self, index: usize) -> Result<Example> {
-        let size = self.height * self.width;
-        let pixels = self.pixels[index * size..(index + 1) * size].to_vec();
+        let [_, height, width] = self.images.dims;
+        let size = height * width;
         Ok(Example {
-            pixels,
-            height: self.height,
-            width: self.width,
-            label: self.labels[index],
+            pixels: self.images.values()[index * size..(index + 1) * size].to_vec(),
+            height,
+            width,
+            label: self.labels.values()[index],
         })
     }
 }

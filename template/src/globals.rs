@@ -10,7 +10,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use burn::{module::Module, tensor::Device};
 
 use crate::{
-    distribute::{ReplicaState, Strategy},
+    distribute::{
+        FlatGradients, ReduceOp, ReplicaContext, ReplicaState, Strategy, load_running_statistics,
+        running_statistics,
+    },
     loss::LossObjects,
     metric::{Metrics, SplitMetrics},
     model::{Model, Trainable},
@@ -41,6 +44,11 @@ struct Globals {
     loss_objects: Option<LossObjects>,
     metrics: Option<Metrics>,
     trainable: Option<Trainable>,
+    /// The gradients of earlier batches that belong to the same update.
+    accumulated: Option<FlatGradients>,
+    /// The model as validation and test use it, until the next update.
+    inference: Option<Model>,
+    step: usize,
 }
 
 thread_local! {
@@ -114,9 +122,51 @@ pub fn model() -> Result<Model> {
     with_model(Model::clone)
 }
 
-/// The model of this replica for validation and test: nothing is recorded for gradients.
+/// Makes the model for validation and test: nothing is recorded for gradients, and running
+/// statistics, as of batch normalisation, are the mean over all replicas, which must all call this.
+/// The model that trains keeps its own.
+///
+/// # Errors
+/// Another replica failed.
+pub fn prepare_inference(replica: &ReplicaContext) -> Result<()> {
+    let mut model = with_model(Model::valid)?;
+    let mut statistics = with_model(running_statistics)?;
+    if !statistics.is_empty() {
+        replica.all_reduce(ReduceOp::Mean, &mut statistics)?;
+        model = with_model(|model| load_running_statistics(model, &statistics))?.valid();
+    }
+    GLOBALS.with_borrow_mut(|globals| globals.inference = Some(model));
+    Ok(())
+}
+
+/// The model that [`prepare_inference`] made on this replica.
 pub fn inference_model() -> Result<Model> {
-    with_model(Model::valid)
+    GLOBALS.with_borrow(|globals| {
+        globals.inference.clone().context(
+            "no model is prepared for inference on this thread: \
+             `strategy.run_on_all(globals::prepare_inference)` does so after training",
+        )
+    })
+}
+
+/// Updates of the parameters so far.
+pub fn step() -> usize {
+    GLOBALS.with_borrow(|globals| globals.step)
+}
+
+/// Sets the number of updates so far, as a checkpoint does.
+pub fn set_step(step: usize) {
+    GLOBALS.with_borrow_mut(|globals| globals.step = step);
+}
+
+/// Keeps gradients for a later batch of the same update.
+pub fn keep_gradients(gradients: FlatGradients) {
+    GLOBALS.with_borrow_mut(|globals| globals.accumulated = Some(gradients));
+}
+
+/// Takes the gradients that were kept.
+pub fn take_gradients() -> Option<FlatGradients> {
+    GLOBALS.with_borrow_mut(|globals| globals.accumulated.take())
 }
 
 /// Replaces this replica's model and optimizer by what `update` makes of them.
@@ -126,8 +176,19 @@ pub fn inference_model() -> Result<Model> {
 pub fn update_trainable(update: impl FnOnce(Trainable) -> Result<Trainable>) -> Result<()> {
     let trainable = GLOBALS.with_borrow_mut(|globals| globals.trainable.take());
     let updated = update(trainable.ok_or_else(unregistered_trainable)?)?;
-    GLOBALS.with_borrow_mut(|globals| globals.trainable = Some(updated));
+    GLOBALS.with_borrow_mut(|globals| {
+        globals.trainable = Some(updated);
+        globals.inference = None;
+    });
     Ok(())
+}
+
+/// Gives `read` this replica's model and optimizers.
+pub fn with_trainable<T>(read: impl FnOnce(&mut Trainable) -> T) -> Result<T> {
+    GLOBALS.with_borrow_mut(|globals| {
+        let trainable = globals.trainable.as_mut();
+        Ok(read(trainable.ok_or_else(unregistered_trainable)?))
+    })
 }
 
 fn with_model<T>(read: impl FnOnce(&Model) -> T) -> Result<T> {
@@ -166,10 +227,11 @@ impl ReplicaState for Metrics {
 }
 
 impl ReplicaState for Trainable {
-    /// A fork has parameters with the same ids and values, and an autodiff graph of its own.
+    /// A fork has parameters with the same ids and values, and an autodiff graph of its own. It
+    /// would share running statistics; `valid` copies them.
     fn mirror(self, device: &Device) -> Self {
         Trainable {
-            model: self.model.fork(device),
+            model: self.model.valid().train().fork(device),
             ..self
         }
     }

@@ -1,16 +1,18 @@
 //! A training program in files that are named after what they make.
 //!
 //! What a new task changes is flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
-//! [`dataset`], [`train`], [`validation`], [`test`]. Each place carries a `TODO(id)`, holds a
+//! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`], [`infer`]. Each place carries a `TODO(id)`, holds a
 //! working default, and is guarded by a contract test in `tests/contract/`. The machinery that
-//! a task need not touch is in [`distribute`], [`checkpoint`] and [`report`].
+//! a task need not touch is in [`distribute`], [`data`], [`checkpoint`] and [`report`].
 
+pub mod callbacks;
 pub mod checkpoint;
 pub mod cli;
+pub mod data;
 pub mod dataset;
 pub mod distribute;
 pub mod globals;
-pub mod idx;
+pub mod infer;
 pub mod loss;
 pub mod metric;
 pub mod model;

@@ -39,11 +39,11 @@ pub fn per_example_losses(predictions: &Tensor<2>, batch: &Batch) -> Result<Tens
 pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
     // TODO(loss.compute): Weight the examples and add what does not depend on them.
     //   Now: the sum over the examples of this replica, divided by the true number of examples in
-    //        the global batch.
+    //        the update, over all replicas.
     //   Note: `globals::global_batch_size()` would divide by the nominal number; add weight decay
     //         with `scale_regularization_loss`.
     //   Shapes: losses [batch] in, loss [1] out.
-    let denominator = replica_context()?.examples_in_global_batch();
+    let denominator = replica_context()?.examples_in_update();
     compute_average_loss(per_example_losses, None, denominator)
 }
 

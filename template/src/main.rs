@@ -3,9 +3,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use training::{
-    cli::Args, dataset::create_datasets, globals, loss::create_loss_objects,
-    metric::create_metrics, model::create_model_and_optimizer, report::Report,
-    strategy::create_strategy, test::test, train::train,
+    checkpoint::Checkpoints,
+    cli::{Args, Command},
+    dataset::create_datasets,
+    globals,
+    infer::infer,
+    loss::create_loss_objects,
+    metric::create_metrics,
+    model::create_model_and_optimizer,
+    report::Report,
+    strategy::create_strategy,
+    test::test,
+    train::train,
 };
 
 // Training allocates large tensors at every step, and the system's allocator returns them to the
@@ -24,6 +33,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    if let Some(Command::Infer(options)) = &args.command {
+        return infer(args, options);
+    }
     // 1. Strategy: the replicas, and the global batch size that follows from their number.
     let strategy = create_strategy(args)?;
     globals::register_strategy(&strategy, args.batch_size)?;
@@ -36,14 +48,19 @@ fn run(args: &Args) -> Result<()> {
     strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
     // 5. Datasets, batched by the global batch size and split over the replicas.
     let datasets = create_datasets(args)?;
-    // 6. Train, with a validation after each epoch.
     let mut report = Report::new(args)?;
-    if args.trains() {
-        train(args, &datasets, &mut report)?;
+    // 6. Train, with a validation and a checkpoint after each epoch; or load a checkpoint.
+    let trained = match &args.command {
+        Some(Command::Test { checkpoint }) => {
+            let checkpoint = Checkpoints::new(args).find(checkpoint)?;
+            checkpoint.restore_model()?;
+            Some(checkpoint.manifest.progress)
+        }
+        _ => train(args, &datasets, &mut report)?,
+    };
+    // 7. Test, unless only training was asked for, or a signal stopped it.
+    match (trained, &args.command) {
+        (None, _) | (_, Some(Command::Train)) => Ok(()),
+        (Some(trained), _) => test(trained, &datasets, &mut report),
     }
-    // 7. Test.
-    if args.tests() {
-        test(args, &datasets, &mut report)?;
-    }
-    Ok(())
 }

@@ -4,8 +4,9 @@ use anyhow::Result;
 use burn::tensor::Tensor;
 
 use crate::{
+    checkpoint::{Best, Goal},
     dataset::Batch,
-    distribute::{Mean, Metric},
+    distribute::{Mean, MergedMetric, Metric, merge_metric_states, metric_states},
     globals::{self, Split},
 };
 
@@ -63,10 +64,18 @@ impl SplitMetrics {
     }
 
     /// All metrics of the split, in the order of reports; the loss is the first.
-    pub fn all(&mut self) -> Vec<&mut Mean> {
+    pub fn all(&mut self) -> Vec<&mut dyn Metric> {
         vec![&mut self.loss, &mut self.accuracy]
     }
 }
+
+// TODO(metric.best): Choose by which metric of the validation a checkpoint is the best.
+//   Now: the highest accuracy.
+//   Shapes: none.
+pub const BEST: Best = Best {
+    metric: "accuracy",
+    goal: Goal::Highest,
+};
 
 /// Forgets what all replicas counted for `split`.
 pub fn reset_metrics(split: Split) -> Result<()> {
@@ -79,18 +88,23 @@ pub fn reset_metrics(split: Split) -> Result<()> {
 }
 
 /// The metrics of `split` over all replicas.
-pub fn merged_metrics(split: Split) -> Result<Vec<Mean>> {
+pub fn merged_metrics(split: Split) -> Result<Vec<MergedMetric>> {
     let strategy = globals::strategy()?;
-    let mut per_replica: Vec<SplitMetrics> = strategy
-        .run_on_all(move |_| globals::with_metrics(split, |metrics| metrics.clone()))?
-        .into_iter()
-        .collect();
-    let number = per_replica[0].all().len();
-    let merge = |metric: usize| {
-        let of_each = per_replica
-            .iter_mut()
-            .map(|metrics| metrics.all()[metric].clone());
-        strategy.merge(of_each.collect())
-    };
-    (0..number).map(merge).collect()
+    let per_replica = strategy.run_on_all(move |_| {
+        globals::with_metrics(split, |metrics| metric_states(&metrics.all()))
+    })?;
+    let states = strategy.gather_metric_states(per_replica)?;
+    let mut merged = SplitMetrics::new();
+    let mut metrics = merged.all();
+    merge_metric_states(&mut metrics, &states)?;
+    let results = metrics.iter().flat_map(|metric| {
+        let examples = metric.count();
+        let named = move |(name, value)| MergedMetric {
+            name,
+            value,
+            examples,
+        };
+        metric.results().into_iter().map(named)
+    });
+    Ok(results.collect())
 }

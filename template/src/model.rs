@@ -8,14 +8,14 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
         pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig},
     },
-    optim::{AdamConfig, GradientsParams, ModuleOptimizer},
+    optim::AdamConfig,
     tensor::{Device, Tensor},
 };
 
 use crate::{
-    checkpoint,
-    cli::{Args, Command},
+    cli::Args,
     dataset::CLASSES,
+    distribute::{FlatGradients, ScheduledOptimizer},
 };
 
 // TODO(model.architecture): Replace with the model for your task.
@@ -62,41 +62,41 @@ impl Model {
     }
 }
 
-/// A model with the optimizer that updates it.
+/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
+/// fields of one `Model`, each with an optimizer here.
 #[derive(Clone)]
 pub struct Trainable {
     pub model: Model,
-    pub optimizer: ModuleOptimizer,
-    pub learning_rate: f64,
+    pub optimizer: ScheduledOptimizer,
 }
 
 impl Trainable {
     /// Takes one step down the gradients.
-    pub fn update(mut self, gradients: GradientsParams) -> Self {
-        self.model = self
-            .optimizer
-            .step(self.learning_rate, self.model, gradients);
+    pub fn update(mut self, gradients: &FlatGradients) -> Self {
+        let gradients = gradients.of(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
         self
+    }
+
+    /// All optimizers, by the name of their file in a checkpoint.
+    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
     }
 }
 
-/// Creates the model, with saved weights where only a test was asked for, and its optimizer.
+/// Creates the model and its optimizer.
 ///
 /// # Errors
-/// The saved weights are missing, damaged or of another model.
+/// The learning-rate schedule refuses its settings.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
     device.seed(args.seed);
-    let mut model = Model::new(device);
-    if args.command == Some(Command::Test) {
-        model = checkpoint::load(model, &args.weights())?;
-    }
+    let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
     //   Now: Adam with the step size of --learning-rate, the same throughout.
+    //   Note: any optimizer of Burn or `nadam::NadamConfig`, and any schedule of
+    //         `burn::optim::lr_scheduler`, which advances once an update.
     //   Shapes: those of the parameters.
-    let optimizer = AdamConfig::new().with_epsilon(1e-7).init();
-    Ok(Trainable {
-        model,
-        optimizer,
-        learning_rate: args.learning_rate,
-    })
+    let adam = AdamConfig::new().with_epsilon(1e-7).init();
+    let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);
+    Ok(Trainable { model, optimizer })
 }

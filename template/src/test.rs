@@ -3,9 +3,11 @@
 use anyhow::Result;
 
 use crate::{
-    cli::Args,
+    callbacks::{prepare_inputs, prepare_loss_inputs},
+    checkpoint::Progress,
+    data::Shard,
     dataset::{Batch, Datasets, Example},
-    distribute::{Losses, PerReplica, ReduceOp, Shard},
+    distribute::{Losses, PerReplica, ReduceOp},
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
     metric::{merged_metrics, reset_metrics},
@@ -17,7 +19,9 @@ pub fn test_step(batch: Batch) -> Result<Losses> {
     // TODO(test.step): Evaluate a batch of the test split.
     //   Now: the loss and the metrics of training.
     //   Shapes: features [batch, 1, height, width] and labels [batch] in.
+    let batch = prepare_inputs(batch)?;
     let predictions = globals::inference_model()?.forward(batch.features.clone()); // [batch, classes]
+    let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Test, |metrics| {
         metrics.update(&per_example, &predictions, &batch);
@@ -35,21 +39,19 @@ pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losse
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Tests the weights that were trained or loaded; each example counts once.
+/// Tests the model that was trained until `trained`, or loaded; each example counts once.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
-pub fn test(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<()> {
-    // A test of saved weights does not know how long they were trained.
-    let epoch = if args.trains() { args.epochs } else { 0 };
+pub fn test(trained: Progress, datasets: &Datasets, report: &mut Report) -> Result<()> {
     reset_metrics(Split::Test)?;
-    report.begin(Split::Test, epoch, datasets.test.steps_per_epoch());
-    for inputs in datasets.test.epoch(1) {
+    globals::strategy()?.run_on_all(globals::prepare_inference)?;
+    let epochs = trained.epoch - 1;
+    report.begin(Split::Test, epochs, datasets.test.batches_per_epoch());
+    let mut batches = datasets.test.epoch(1);
+    while let Some(inputs) = report.wait_for(|| batches.next()) {
         let losses = distributed_test_step(inputs)?;
         report.step(&losses);
     }
-    report.end(
-        epoch * datasets.train.steps_per_epoch(),
-        &merged_metrics(Split::Test)?,
-    )
+    report.end(trained.step, &merged_metrics(Split::Test)?)
 }

@@ -1,10 +1,13 @@
 //! The validation after each epoch.
 
 use anyhow::Result;
+use indexmap::IndexMap;
 
 use crate::{
+    callbacks::{prepare_inputs, prepare_loss_inputs},
+    data::{DistributedDataset, Shard},
     dataset::{Batch, Example},
-    distribute::{DistributedDataset, Losses, PerReplica, ReduceOp, Shard},
+    distribute::{Losses, PerReplica, ReduceOp},
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
     metric::{merged_metrics, reset_metrics},
@@ -16,7 +19,9 @@ pub fn validation_step(batch: Batch) -> Result<Losses> {
     // TODO(validation.step): Evaluate a batch of the validation split.
     //   Now: the loss and the metrics of training.
     //   Shapes: features [batch, 1, height, width] and labels [batch] in.
+    let batch = prepare_inputs(batch)?;
     let predictions = globals::inference_model()?.forward(batch.features.clone()); // [batch, classes]
+    let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Validation, |metrics| {
         metrics.update(&per_example, &predictions, &batch);
@@ -34,18 +39,28 @@ pub fn distributed_validation_step(inputs: PerReplica<Shard<Example>>) -> Result
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Validates the whole split; each example counts once.
+/// Validates the whole split; each example counts once. Returns the metrics by name.
+///
+/// # Errors
+/// A replica failed, or a file cannot be written.
 pub fn validate(
     epoch: usize,
     step: usize,
     data: &DistributedDataset<Example>,
     report: &mut Report,
-) -> Result<()> {
+) -> Result<IndexMap<String, f64>> {
     reset_metrics(Split::Validation)?;
-    report.begin(Split::Validation, epoch, data.steps_per_epoch());
-    for inputs in data.epoch(1) {
+    globals::strategy()?.run_on_all(globals::prepare_inference)?;
+    report.begin(Split::Validation, epoch, data.batches_per_epoch());
+    let mut batches = data.epoch(1);
+    while let Some(inputs) = report.wait_for(|| batches.next()) {
         let losses = distributed_validation_step(inputs)?;
         report.step(&losses);
     }
-    report.end(step, &merged_metrics(Split::Validation)?)
+    let metrics = merged_metrics(Split::Validation)?;
+    report.end(step, &metrics)?;
+    Ok(metrics
+        .into_iter()
+        .map(|metric| (metric.name, metric.value))
+        .collect())
 }

@@ -65,7 +65,7 @@ fn the_default_crate_trains_on_one_and_two_replicas() {
         assert_eq!(losses.len(), 2);
         assert_eq!(
             losses[0], losses[1],
-            "saved weights test as those in memory"
+            "a checkpoint tests as the model in memory"
         );
     }
 }

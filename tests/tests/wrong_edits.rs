@@ -1,11 +1,14 @@
 //! A wrong edit at a TODO site fails a contract test that names the site.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
-use kiln_tests::rendered::{Project, text};
+use kiln_tests::{
+    rendered::{Project, text},
+    repository,
+};
 
 /// The site, its file, and what is replaced there by what.
-const EDITS: [(&str, &str, &str, &str); 12] = [
+const EDITS: [(&str, &str, &str, &str); 19] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -21,7 +24,7 @@ const EDITS: [(&str, &str, &str, &str); 12] = [
     (
         "loss.compute",
         "loss.rs",
-        "replica_context()?.examples_in_global_batch()",
+        "replica_context()?.examples_in_update()",
         "replica_context().map(|_| per_example_losses.dims()[0])?",
     ),
     (
@@ -29,6 +32,12 @@ const EDITS: [(&str, &str, &str, &str); 12] = [
         "metric.rs",
         "accuracy.update(&correct)",
         "accuracy.update(&correct.mean())",
+    ),
+    (
+        "metric.best",
+        "metric.rs",
+        "metric: \"accuracy\"",
+        "metric: \"precision\"",
     ),
     (
         "model.architecture",
@@ -39,8 +48,8 @@ const EDITS: [(&str, &str, &str, &str); 12] = [
     (
         "optimizer.choice",
         "model.rs",
-        "learning_rate: args.learning_rate,",
-        "learning_rate: 0.0,",
+        "ScheduledOptimizer::new(adam, args.learning_rate)",
+        "ScheduledOptimizer::new(adam, 0.0 * args.learning_rate)",
     ),
     (
         "dataset.batch",
@@ -49,10 +58,22 @@ const EDITS: [(&str, &str, &str, &str); 12] = [
         "let pixels: Vec<f32> = pixels.into_iter().rev().collect();\n        let labels: Vec<i32>",
     ),
     (
+        "dataset.augment",
+        "dataset.rs",
+        "Ok(example)",
+        "Ok(Example { height: 1, pixels: example.pixels[..example.width].to_vec(), ..example })",
+    ),
+    (
+        "dataset.source",
+        "dataset.rs",
+        "label: self.labels.values()[index],",
+        "label: (std::time::Instant::now().elapsed().as_nanos() % 10) as u8,",
+    ),
+    (
         "dataset.split",
         "dataset.rs",
-        "(subset(training), subset(indices))",
-        "(subset(training.clone()), subset(training))",
+        "(subset(training)?, subset(indices)?)",
+        "(subset(training.clone())?, subset(training)?)",
     ),
     (
         "train.step",
@@ -64,7 +85,19 @@ const EDITS: [(&str, &str, &str, &str); 12] = [
         "train.gradients",
         "train.rs",
         "if !gradients.handle_non_finite(NonFinite::Error)? {",
-        "let _ = NonFinite::Error;\n        if false {",
+        "let _ = NonFinite::Error;\n    if false {",
+    ),
+    (
+        "callbacks.schedule",
+        "callbacks.rs",
+        "Callbacks::new()",
+        "Callbacks::new().at_step(100, |_, _| anyhow::bail!(\"no such layer\"))",
+    ),
+    (
+        "callbacks.hooks",
+        "callbacks.rs",
+        "Ok((predictions, batch))",
+        "Ok((predictions.slice([0..1]), batch))",
     ),
     (
         "validation.step",
@@ -78,7 +111,29 @@ const EDITS: [(&str, &str, &str, &str); 12] = [
         "Split::Test, |metrics|",
         "Split::Validation, |metrics|",
     ),
+    (
+        "infer.inputs",
+        "infer.rs",
+        "let images = read_idx_file::<3>(path)?;",
+        "let images = read_idx_file::<3>(path).context(\"bad input\").or_else(|_| anyhow::bail!(\"bad input\"))?;",
+    ),
+    (
+        "infer.predict",
+        "infer.rs",
+        "softmax(logits, 1)",
+        "softmax(logits, 0)",
+    ),
 ];
+
+#[test]
+fn every_site_has_a_wrong_edit() {
+    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
+    let sites: toml::Table = sites.parse().unwrap();
+    let sites = sites["site"].as_array().unwrap().iter();
+    let sites: BTreeSet<&str> = sites.map(|site| site["id"].as_str().unwrap()).collect();
+    let edited: BTreeSet<&str> = EDITS.iter().map(|(site, ..)| *site).collect();
+    assert_eq!(edited, sites);
+}
 
 #[test]
 fn a_wrong_edit_fails_a_test_that_names_the_site() {

@@ -1,41 +1,411 @@
-//! Trained weights on disk, as Burn's burnpack files.
+//! Checkpoints: all that training needs to go on as if it had never stopped.
+//!
+//! A checkpoint is a folder `checkpoints/step-N`, or `step-N-epoch-M` after an epoch and its
+//! validation, with burnpack files, a manifest and their hashes. It gets its name when it is whole,
+//! so the latest one is found by looking, and a kill at any moment does no harm.
 
-use std::{fs, path::Path};
+mod folder;
+pub mod interrupt;
+mod manifest;
+mod trainable;
 
-use anyhow::{Context, Result, anyhow};
-use burn::module::Module;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-/// Saves the parameters of `model` in `path`; an older file stays until the new one is whole.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn save<M: Module>(model: M, path: &Path) -> Result<()> {
-    let cannot = || format!("cannot save the weights in {}", path.display());
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(cannot)?;
-    }
-    // Without recording, as running statistics settle only then.
-    let record = model.valid().into_record();
-    record
-        .save(path)
-        .map_err(|error| anyhow!("{error}"))
-        .with_context(cannot)
+use anyhow::{Context, Result, bail, ensure};
+use indexmap::IndexMap;
+
+pub use folder::Files;
+pub use manifest::{Manifest, Progress};
+
+use crate::{
+    cli::Args,
+    distribute::{MetricStates, merge_metric_states, metric_states, running_statistics},
+    globals::{self, Split},
+    metric::BEST,
+    model::Model,
+};
+
+/// By which metric of the validation a checkpoint is the best.
+#[derive(Clone, Copy, Debug)]
+pub struct Best {
+    pub metric: &'static str,
+    pub goal: Goal,
 }
 
-/// Loads the parameters of `model` from `path`.
-///
-/// # Errors
-/// There is no such file, it is damaged, or it holds other parameters.
-pub fn load<M: Module>(model: M, path: &Path) -> Result<M> {
-    let cannot = || {
-        format!(
-            "cannot load the weights from {}: train first, or name the folder of a training with \
-             --output-dir",
-            path.display()
+/// Which of two values is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    Highest,
+    Lowest,
+}
+
+impl Best {
+    fn is_better(self, value: f64, than: f64) -> bool {
+        match self.goal {
+            Goal::Highest => value > than,
+            Goal::Lowest => value < than,
+        }
+    }
+}
+
+/// The checkpoints of an output folder.
+pub struct Checkpoints {
+    folder: PathBuf,
+    keep: usize,
+}
+
+/// A checkpoint that was read and found whole.
+pub struct Checkpoint {
+    pub path: PathBuf,
+    pub manifest: Manifest,
+    files: Arc<Files>,
+}
+
+impl Checkpoints {
+    /// The checkpoints of a run, of which the last `--keep` and the best stay.
+    pub fn new(args: &Args) -> Self {
+        Checkpoints {
+            folder: args.output_dir.join("checkpoints"),
+            keep: args.keep,
+        }
+    }
+
+    /// Makes the folder for a training that starts anew; older checkpoints are kept under another
+    /// name.
+    ///
+    /// # Errors
+    /// The folder cannot be made, written in or renamed.
+    pub fn start(&self) -> Result<()> {
+        if !self.steps()?.is_empty() {
+            self.set_aside()?;
+        }
+        self.prepare()
+    }
+
+    /// Makes the folder, and removes what a kill left unfinished in it.
+    ///
+    /// # Errors
+    /// The folder cannot be made or written in.
+    pub fn prepare(&self) -> Result<()> {
+        let cannot = || format!("cannot keep checkpoints in {}", self.folder.display());
+        fs::create_dir_all(&self.folder).with_context(cannot)?;
+        folder::remove_unfinished(&self.folder).with_context(cannot)?;
+        // Better to fail now than after an epoch.
+        folder::ensure_writable(&self.folder).with_context(cannot)
+    }
+
+    fn set_aside(&self) -> Result<()> {
+        let numbered = |number: usize| self.folder.with_extension(number.to_string());
+        let free = (1..).map(numbered).find(|path| !path.exists());
+        let free = free.context("no number is free for the older checkpoints")?;
+        fs::rename(&self.folder, &free)
+            .with_context(|| format!("cannot rename {}", self.folder.display()))
+    }
+
+    /// Saves the state of all replicas, and then removes checkpoints that need not be kept.
+    ///
+    /// # Errors
+    /// It cannot be written; those before it are untouched.
+    pub fn save(
+        &self,
+        args: &Args,
+        progress: Progress,
+        train_examples: usize,
+        validation: IndexMap<String, f64>,
+    ) -> Result<PathBuf> {
+        let path = self.folder.join(name(progress));
+        let cannot = || format!("cannot save the checkpoint {}", path.display());
+        if path.exists() {
+            // From before a resume: the same state, unless it was damaged.
+            if Checkpoint::read(&path).is_ok() {
+                return Ok(path);
+            }
+            folder::remove(&path).with_context(cannot)?;
+        }
+        let (metrics, statistics) = replica_states().with_context(cannot)?;
+        let (mut files, parameters) = trainable_files().with_context(cannot)?;
+        trainable::insert_statistics(&mut files, &statistics);
+        Manifest::new(
+            progress,
+            args.seed,
+            train_examples,
+            parameters,
+            &metrics,
+            validation,
         )
-    };
-    model
-        .try_load_file(path)
-        .map_err(|error| anyhow!("{error}"))
-        .with_context(cannot)
+        .insert_into(&mut files)?;
+        folder::write(&path, &files).with_context(cannot)?;
+        self.prune()?;
+        Ok(path)
+    }
+
+    /// The latest checkpoint that is whole; a damaged one is told of and passed over.
+    ///
+    /// # Errors
+    /// There are checkpoints, and none is whole.
+    pub fn latest(&self) -> Result<Option<Checkpoint>> {
+        let steps = self.steps()?;
+        for path in steps.values().rev() {
+            match Checkpoint::read(path) {
+                Ok(checkpoint) => return Ok(Some(checkpoint)),
+                Err(error) => eprintln!("warning: {error:#}; trying the one before it"),
+            }
+        }
+        ensure!(
+            steps.is_empty(),
+            "no checkpoint in {} is whole",
+            self.folder.display()
+        );
+        Ok(None)
+    }
+
+    /// The best checkpoint by the metric that `metric::BEST` names.
+    ///
+    /// # Errors
+    /// None was saved after a validation, or it is damaged.
+    pub fn best(&self) -> Result<Checkpoint> {
+        match self.best_path()? {
+            Some(path) => Checkpoint::read(&path),
+            None => bail!(
+                "no checkpoint in {} was saved after a validation with {:?}",
+                self.folder.display(),
+                BEST.metric
+            ),
+        }
+    }
+
+    fn best_path(&self) -> Result<Option<PathBuf>> {
+        let mut best: Option<(f64, PathBuf)> = None;
+        for path in self.steps()?.into_values() {
+            // A damaged one is no candidate, and is told of where it is to be used.
+            let Ok(manifest) = Manifest::peek(&path) else {
+                continue;
+            };
+            let Some(value) = manifest.validation.get(BEST.metric).copied() else {
+                continue;
+            };
+            if best
+                .as_ref()
+                .is_none_or(|(best, _)| BEST.is_better(value, *best))
+            {
+                best = Some((value, path));
+            }
+        }
+        Ok(best.map(|(_, path)| path))
+    }
+
+    fn prune(&self) -> Result<()> {
+        let best = self.best_path()?;
+        for path in self.steps()?.into_values().rev().skip(self.keep) {
+            if best.as_ref() != Some(&path) {
+                folder::remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The folders of checkpoints, whole or not, by step and finished epoch.
+    fn steps(&self) -> Result<BTreeMap<(usize, usize), PathBuf>> {
+        let mut steps = BTreeMap::new();
+        if !self.folder.is_dir() {
+            return Ok(steps);
+        }
+        let cannot = || format!("cannot read {}", self.folder.display());
+        for entry in fs::read_dir(&self.folder).with_context(cannot)? {
+            let path = entry.with_context(cannot)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if let Some(place) = name.and_then(place) {
+                steps.insert(place, path);
+            }
+        }
+        Ok(steps)
+    }
+}
+
+/// The name of the folder for a checkpoint.
+fn name(progress: Progress) -> String {
+    match progress.examples {
+        0 if progress.step > 0 => format!("step-{:08}-epoch-{}", progress.step, progress.epoch - 1),
+        _ => format!("step-{:08}", progress.step),
+    }
+}
+
+/// Step and finished epoch, 0 within one, that the name of a folder says.
+fn place(name: &str) -> Option<(usize, usize)> {
+    let place = name.strip_prefix("step-")?;
+    match place.split_once("-epoch-") {
+        Some((step, epoch)) => Some((step.parse().ok()?, epoch.parse().ok()?)),
+        None => Some((place.parse().ok()?, 0)),
+    }
+}
+
+/// What `--checkpoint` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    Latest,
+    Best,
+    Path(PathBuf),
+}
+
+impl From<&str> for Which {
+    fn from(text: &str) -> Self {
+        match text {
+            "latest" => Which::Latest,
+            "best" => Which::Best,
+            path => Which::Path(path.into()),
+        }
+    }
+}
+
+impl Checkpoints {
+    /// Reads the checkpoint that `which` names.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub fn find(&self, which: &Which) -> Result<Checkpoint> {
+        match which {
+            Which::Path(path) => Checkpoint::read(path),
+            Which::Best => self.best(),
+            Which::Latest => self.latest()?.with_context(|| {
+                format!(
+                    "there is no checkpoint in {}: train first, or name the folder of a training \
+                     with --output-dir",
+                    self.folder.display()
+                )
+            }),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Reads the checkpoint at `path` and makes sure that it is whole.
+    ///
+    /// # Errors
+    /// It is no checkpoint, or damaged.
+    pub fn read(path: &Path) -> Result<Self> {
+        let read = || {
+            let files = folder::read(path)?;
+            let manifest = Manifest::from_files(&files)?;
+            anyhow::Ok((files, manifest))
+        };
+        let (files, manifest) =
+            read().with_context(|| format!("cannot use the checkpoint {}", path.display()))?;
+        Ok(Checkpoint {
+            path: path.to_owned(),
+            manifest,
+            files: Arc::new(files),
+        })
+    }
+
+    /// Replaces the parameters of `model` by those of the checkpoint. No strategy is needed.
+    ///
+    /// # Errors
+    /// They are of another model.
+    pub fn load_model(&self, model: Model) -> Result<Model> {
+        trainable::load_model(model, &self.files).with_context(|| self.cannot())
+    }
+
+    /// Gives all replicas the model of the checkpoint, for a test.
+    ///
+    /// # Errors
+    /// It is of another model.
+    pub fn restore_model(&self) -> Result<()> {
+        let files = Arc::clone(&self.files);
+        let restored = globals::strategy()?.run_on_all(move |_| {
+            globals::update_trainable(|mut trainable| {
+                trainable.model = trainable::load_model(trainable.model, &files)?;
+                Ok(trainable)
+            })
+        });
+        restored.map(drop).with_context(|| self.cannot())
+    }
+
+    /// Gives all replicas the state of the checkpoint, and tells where training goes on.
+    ///
+    /// # Errors
+    /// It is of another model, optimizer, seed or dataset.
+    pub fn restore(&self, args: &Args, train_examples: usize) -> Result<Progress> {
+        self.ensure_same_run(args, train_examples)
+            .with_context(|| self.cannot())?;
+        let (files, manifest) = (Arc::clone(&self.files), self.manifest.clone());
+        let restored = globals::strategy()?.run_on_all(move |replica| {
+            let (rank, replicas) = (replica.rank(), replica.num_replicas_in_sync());
+            globals::update_trainable(|trainable| {
+                let mut trainable = trainable::load(trainable, &files)?;
+                // Under another number of replicas each starts from the mean over the old ones.
+                if replicas == manifest.replicas {
+                    trainable.model =
+                        trainable::load_statistics(trainable.model, &files, rank, replicas)?;
+                }
+                Ok(trainable)
+            })?;
+            globals::set_step(manifest.progress.step);
+            let states = states_for(&manifest.metrics(), rank, replicas);
+            globals::with_metrics(Split::Train, |metrics| {
+                merge_metric_states(&mut metrics.all(), &states)
+            })?
+        });
+        restored.with_context(|| self.cannot())?;
+        Ok(self.manifest.progress)
+    }
+
+    fn ensure_same_run(&self, args: &Args, train_examples: usize) -> Result<()> {
+        let manifest = &self.manifest;
+        ensure!(
+            manifest.seed == args.seed,
+            "it was trained with --seed {}, and this run has --seed {}",
+            manifest.seed,
+            args.seed
+        );
+        ensure!(
+            manifest.train_examples == train_examples,
+            "it was trained on {} examples, and this run has {train_examples}",
+            manifest.train_examples
+        );
+        Ok(())
+    }
+
+    fn cannot(&self) -> String {
+        format!("cannot use the checkpoint {}", self.path.display())
+    }
+}
+
+/// The states that replica `rank` goes on with: its own under the same number of replicas, else all
+/// of them on the first, as they only have to add up.
+fn states_for(saved: &[MetricStates], rank: usize, replicas: usize) -> Vec<MetricStates> {
+    if saved.len() == replicas {
+        vec![saved[rank].clone()]
+    } else if rank == 0 {
+        saved.to_vec()
+    } else {
+        Vec::new()
+    }
+}
+
+/// What differs between replicas: the states of the training metrics, and running statistics.
+fn replica_states() -> Result<(Vec<MetricStates>, Vec<Vec<f32>>)> {
+    let states = globals::strategy()?.run_on_all(|_| {
+        let metrics = globals::with_metrics(Split::Train, |metrics| metric_states(&metrics.all()))?;
+        Ok((metrics, running_statistics(&globals::model()?)))
+    })?;
+    Ok(states.into_iter().unzip())
+}
+
+/// The model with the mean of the running statistics, and the optimizers, which are equal on all
+/// replicas, with the fingerprint of the model.
+fn trainable_files() -> Result<(Files, String)> {
+    let strategy = globals::strategy()?;
+    strategy.run_on_all(globals::prepare_inference)?;
+    strategy.run_on_first(|_| {
+        let model = globals::inference_model()?;
+        let fingerprint = trainable::fingerprint(&model);
+        let mut files = trainable::model_files(model)?;
+        globals::with_trainable(|trainable| trainable::insert_optimizers(&mut files, trainable))??;
+        Ok((files, fingerprint))
+    })
 }

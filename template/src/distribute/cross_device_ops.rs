@@ -80,7 +80,8 @@ impl SharedMemory {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         sum.clear();
-        sum.extend_from_slice(&contributions[0][slice.clone()]);
+        let first = &contributions[0][slice.clone()];
+        sum.extend_from_slice(first);
         for values in &contributions[1..] {
             for (total, value) in sum.iter_mut().zip(&values[slice.clone()]) {
                 *total += value;
@@ -88,7 +89,18 @@ impl SharedMemory {
         }
         if op == ReduceOp::Mean {
             let replicas = contributions.len() as f32;
-            sum.iter_mut().for_each(|total| *total /= replicas);
+            for (place, total) in sum.iter_mut().enumerate() {
+                let value_of = |values: &RwLockReadGuard<'_, Vec<f32>>| values[slice.start + place];
+                // The mean of equal values is that value; a division could round it.
+                if contributions
+                    .iter()
+                    .any(|values| value_of(values) != first[place])
+                {
+                    *total /= replicas;
+                } else {
+                    *total = first[place];
+                }
+            }
         }
         Ok(())
     }
@@ -187,6 +199,17 @@ mod tests {
             all_reduce_on_threads(2, 1, ReduceOp::Mean),
             [[expected], [expected]]
         );
+        // Three times 0.1 over 3 rounds to another number than 0.1.
+        let ops = &SharedMemory::new(3);
+        thread::scope(|scope| {
+            for rank in 0..3 {
+                scope.spawn(move || {
+                    let mut values = vec![0.1];
+                    ops.all_reduce(rank, ReduceOp::Mean, &mut values).unwrap();
+                    assert_eq!(values, [0.1]);
+                });
+            }
+        });
     }
 
     #[test]

@@ -1,8 +1,12 @@
-use std::hash::{DefaultHasher, Hasher};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hasher},
+    ops::Range,
+};
 
 use anyhow::{Result, bail};
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{Module, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
     tensor::{Tensor, TensorData},
 };
@@ -32,9 +36,12 @@ pub struct FlatGradients {
 
 struct Parameter {
     path: String,
-    len: usize,
-    /// The bucket that holds it.
+    id: ParamId,
+    /// The bucket that holds its values, and where.
     bucket: usize,
+    values: Range<usize>,
+    /// Whether the optimizer gets to see it.
+    trains: bool,
 }
 
 impl FlatGradients {
@@ -116,27 +123,44 @@ impl FlatGradients {
         }
     }
 
-    /// Each parameter's path in the model with its gradient.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &[f32])> {
-        let (mut bucket, mut start) = (0, 0);
-        self.parameters.iter().map(move |parameter| {
-            if parameter.bucket != bucket {
-                (bucket, start) = (parameter.bucket, 0);
-            }
-            let values = &self.buckets[bucket][start..start + parameter.len];
-            start += parameter.len;
-            (parameter.path.as_str(), values)
-        })
+    /// Adds the gradients of another batch of the same model.
+    pub fn accumulate(&mut self, other: &FlatGradients) {
+        let others = other.buckets.iter().flatten();
+        let sums = self.buckets.iter_mut().flatten();
+        sums.zip(others).for_each(|(sum, value)| *sum += value);
     }
 
-    /// The gradients as tensors, for the optimizer.
-    pub fn into_params<M: Module>(self, model: &M) -> GradientsParams {
-        let gradients = GradientsParams::new();
+    /// Leaves parameters out of the update for whose path `is_trainable` says no: their values
+    /// stay as they are, whatever the optimizer remembers of them.
+    pub fn retain(&mut self, is_trainable: impl Fn(&str) -> bool) {
+        for parameter in &mut self.parameters {
+            parameter.trains &= is_trainable(&parameter.path);
+        }
+    }
+
+    /// Each parameter's path in the model with its gradient.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[f32])> {
+        self.parameters
+            .iter()
+            .map(|parameter| (parameter.path.as_str(), self.values(parameter)))
+    }
+
+    fn values(&self, parameter: &Parameter) -> &[f32] {
+        &self.buckets[parameter.bucket][parameter.values.clone()]
+    }
+
+    /// The gradients of `module`, the model or a part of it, as tensors for its optimizer.
+    pub fn of<M: Module>(&self, module: &M) -> GradientsParams {
+        let by_id = self
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.trains)
+            .map(|parameter| (parameter.id, self.values(parameter)));
         let mut unflatten = Unflatten {
-            values: self.iter(),
-            gradients,
+            by_id: by_id.collect(),
+            gradients: GradientsParams::new(),
         };
-        model.visit(&mut unflatten);
+        module.visit(&mut unflatten);
         unflatten.gradients
     }
 }
@@ -185,26 +209,30 @@ impl ModuleVisitor for Flatten {
                 }
             }
         }
-        let path = self.path.join(".");
-        self.flat.parameters.push(Parameter { path, len, bucket });
+        let end = values.len();
+        self.flat.parameters.push(Parameter {
+            path: self.path.join("."),
+            id: param.id,
+            bucket,
+            values: end - len..end,
+            trains: true,
+        });
     }
 }
 
-struct Unflatten<I> {
-    values: I,
+struct Unflatten<'a> {
+    by_id: HashMap<ParamId, &'a [f32]>,
     gradients: GradientsParams,
 }
 
-impl<'a, I: Iterator<Item = (&'a str, &'a [f32])>> ModuleVisitor for Unflatten<I> {
+impl ModuleVisitor for Unflatten<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            return;
+        if let Some(values) = self.by_id.get(&param.id) {
+            let data = TensorData::new(values.to_vec(), param.lazy_shape());
+            let device = param.lazy_device().without_autodiff();
+            self.gradients
+                .register(param.id, Tensor::<D>::from_data(data, &device));
         }
-        let (_, values) = self.values.next().expect("flattened from this model");
-        let data = TensorData::new(values.to_vec(), param.lazy_shape());
-        let device = param.lazy_device().without_autodiff();
-        self.gradients
-            .register(param.id, Tensor::<D>::from_data(data, &device));
     }
 }
 
@@ -248,11 +276,14 @@ mod tests {
     }
 
     /// The gradients of the sum of the squares of `used`.
-    fn gradients(used: [f32; 2]) -> FlatGradients {
-        let model = weights(used);
+    fn flat(model: &Weights) -> FlatGradients {
         let loss = model.used.val().square().sum();
-        let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        FlatGradients::new(&model, gradients)
+        let gradients = GradientsParams::from_grads(loss.backward(), model);
+        FlatGradients::new(model, gradients)
+    }
+
+    fn gradients(used: [f32; 2]) -> FlatGradients {
+        flat(&weights(used))
     }
 
     fn listed(gradients: &FlatGradients) -> Vec<(&str, Vec<f32>)> {
@@ -275,13 +306,30 @@ mod tests {
         );
     }
 
+    fn gradient(params: &GradientsParams, of: &Param<Tensor<1>>) -> Option<Vec<f32>> {
+        let gradient = params.get::<1>(of.id)?.into_data();
+        Some(gradient.iter::<f32>().collect())
+    }
+
     #[test]
-    fn tensors_come_back_as_they_were() {
+    fn tensors_come_back_as_they_were_but_for_what_does_not_train() {
         let model = weights([5.0, 6.0]);
-        let params = gradients([5.0, 6.0]).into_params(&model);
-        // Ids differ between two models, so the values are looked up by those of this one.
-        let gradient = params.get::<1>(model.used.id).unwrap().into_data();
-        assert_eq!(gradient.iter::<f32>().collect::<Vec<_>>(), [10.0, 12.0]);
+        let mut flat = flat(&model);
+        let params = flat.of(&model);
+        assert_eq!(gradient(&params, &model.used), Some(vec![10.0, 12.0]));
+        assert_eq!(gradient(&params, &model.unused), Some(vec![0.0, 0.0]));
+        flat.retain(|path| path != "unused");
+        let params = flat.of(&model);
+        assert_eq!(gradient(&params, &model.used), Some(vec![10.0, 12.0]));
+        assert_eq!(gradient(&params, &model.unused), None);
+    }
+
+    #[test]
+    fn batches_add_up() {
+        let model = weights([5.0, 6.0]);
+        let mut sum = flat(&model);
+        sum.accumulate(&flat(&model));
+        assert_eq!(listed(&sum)[0].1, [20.0, 24.0]);
     }
 
     #[test]

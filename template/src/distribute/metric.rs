@@ -1,6 +1,7 @@
+use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 
-/// A metric whose state adds up over replicas.
+/// A metric whose state merges over replicas.
 pub trait Metric: Send + 'static {
     /// The name in reports.
     fn name(&self) -> &'static str;
@@ -8,14 +9,17 @@ pub trait Metric: Send + 'static {
     /// How many examples were counted.
     fn count(&self) -> usize;
 
-    /// What is added up over replicas.
+    /// What other replicas and checkpoints get of it.
     fn state(&self) -> Vec<f64>;
 
-    /// Adds the state of another replica.
-    fn add_state(&mut self, state: &[f64]);
+    /// Counts what another replica counted.
+    ///
+    /// # Errors
+    /// The state is of another metric.
+    fn add_state(&mut self, state: &[f64]) -> Result<()>;
 
-    /// The value for all examples that were counted; 0 for none.
-    fn result(&self) -> f64;
+    /// The values for all examples that were counted, by name.
+    fn results(&self) -> Vec<(String, f64)>;
 
     /// Forgets all examples.
     fn reset(&mut self);
@@ -46,6 +50,14 @@ impl Mean {
         self.total += values.iter::<f64>().sum::<f64>();
         self.count += per_example.dims()[0] as f64;
     }
+
+    /// The mean; 0 of no examples.
+    pub fn result(&self) -> f64 {
+        match self.count {
+            0.0 => 0.0,
+            count => self.total / count,
+        }
+    }
 }
 
 impl Metric for Mean {
@@ -61,22 +73,65 @@ impl Metric for Mean {
         vec![self.total, self.count]
     }
 
-    fn add_state(&mut self, state: &[f64]) {
+    fn add_state(&mut self, state: &[f64]) -> Result<()> {
+        ensure!(
+            state.len() == 2,
+            "the state of the mean `{}` has {} numbers, and a total and a count are needed",
+            self.name,
+            state.len()
+        );
         self.total += state[0];
         self.count += state[1];
+        Ok(())
     }
 
-    fn result(&self) -> f64 {
-        if self.count == 0.0 {
-            0.0
-        } else {
-            self.total / self.count
-        }
+    fn results(&self) -> Vec<(String, f64)> {
+        vec![(self.name.to_owned(), self.result())]
     }
 
     fn reset(&mut self) {
         (self.total, self.count) = (0.0, 0.0);
     }
+}
+
+/// A value of a metric over all replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergedMetric {
+    pub name: String,
+    pub value: f64,
+    /// How many examples were counted.
+    pub examples: usize,
+}
+
+/// The states of all metrics of a replica, in their order.
+pub type MetricStates = Vec<Vec<f64>>;
+
+/// The states of `metrics`.
+pub fn metric_states(metrics: &[&mut dyn Metric]) -> MetricStates {
+    metrics.iter().map(|metric| metric.state()).collect()
+}
+
+/// Replaces what `metrics` counted by what `replicas` did.
+///
+/// # Errors
+/// The states are of other metrics.
+pub fn merge_metric_states(
+    metrics: &mut [&mut dyn Metric],
+    replicas: &[MetricStates],
+) -> Result<()> {
+    metrics.iter_mut().for_each(|metric| metric.reset());
+    for states in replicas {
+        ensure!(
+            states.len() == metrics.len(),
+            "there are states of {} metrics, and {} metrics",
+            states.len(),
+            metrics.len()
+        );
+        for (metric, state) in metrics.iter_mut().zip(states) {
+            metric.add_state(state)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -93,7 +148,7 @@ mod tests {
             mean
         };
         let (mut three, one) = (counted(&[1.0, 1.0, 1.0]), counted(&[5.0]));
-        three.add_state(&one.state());
+        three.add_state(&one.state()).unwrap();
         assert_eq!((three.result(), three.count()), (2.0, 4));
         three.reset();
         assert_eq!((three.result(), three.count()), (0.0, 0));

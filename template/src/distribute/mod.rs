@@ -4,29 +4,33 @@
 //! [`run`](Strategy#method.run), replicas sum their gradients with [`CrossDeviceOps`], and
 //! [`reduce`](Strategy#method.reduce) makes one value of one a replica.
 
+mod callbacks;
 mod cross_device_ops;
-mod dataset;
 mod devices;
+mod dropout;
 mod gradients;
 mod loss;
 mod metric;
 mod mirrored;
 mod one_device;
+mod optimizer;
 mod per_replica;
 mod rendezvous;
 mod replica;
+mod statistics;
 mod strategy;
 
+pub use callbacks::Callbacks;
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
-pub use dataset::{
-    BatchOptions, Collate, Dataset, DistributedDataset, Epoch, Remainder, Shard, Subset,
-};
 pub use devices::visible_devices;
+pub use dropout::Dropout;
 pub use gradients::{FlatGradients, NonFinite, hash_parameters};
 pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
-pub use metric::{Mean, Metric};
+pub use metric::{Mean, MergedMetric, Metric, MetricStates, merge_metric_states, metric_states};
 pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use optimizer::ScheduledOptimizer;
 pub use per_replica::PerReplica;
 pub use replica::{ReplicaContext, ReplicaState, ReplicaThreads, replica_context};
+pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;

@@ -14,6 +14,10 @@ impl<T> PerReplica<T> {
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.0.iter()
     }
+
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.0.iter_mut()
+    }
 }
 
 impl<T> FromIterator<T> for PerReplica<T> {

@@ -13,9 +13,11 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
+use rand::rngs::StdRng;
 use rayon::ThreadPoolBuilder;
 
 use super::{CrossDeviceOps, PerReplica, ReduceOp};
+use crate::data::{BatchInfo, stream};
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
 pub trait ReplicaState: Clone + Send + 'static {
@@ -35,7 +37,8 @@ pub struct ReplicaContext {
     rank: usize,
     num_replicas_in_sync: usize,
     device: Device,
-    examples_in_global_batch: Cell<usize>,
+    batch: Cell<Option<BatchInfo>>,
+    random: RefCell<StdRng>,
     ops: Arc<dyn CrossDeviceOps>,
 }
 
@@ -70,13 +73,29 @@ impl ReplicaContext {
         &self.device
     }
 
-    /// The true number of examples in the current global batch, over all replicas.
-    pub fn examples_in_global_batch(&self) -> usize {
-        self.examples_in_global_batch.get()
+    /// The current global batch; `None` before the first.
+    pub fn batch(&self) -> Option<BatchInfo> {
+        self.batch.get()
     }
 
-    pub(super) fn begin_batch(&self, examples_in_global_batch: usize) {
-        self.examples_in_global_batch.set(examples_in_global_batch);
+    /// The true number of examples in the current update, over all replicas: those of the global
+    /// batch, or with `--accumulate` of all batches that make the update.
+    pub fn examples_in_update(&self) -> usize {
+        self.batch().map_or(0, |batch| batch.examples_in_update)
+    }
+
+    /// Gives `draw` this replica's stream of random numbers, which depends on the seed, the epoch,
+    /// the batch and the rank, and on what was drawn since the batch began.
+    pub fn with_random<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
+        draw(&mut self.random.borrow_mut())
+    }
+
+    pub(crate) fn begin_batch(&self, batch: BatchInfo) {
+        let [epoch, position, rank] =
+            [batch.epoch, batch.position, self.rank].map(|number| number as u64);
+        self.random
+            .replace(stream("replica", &[batch.seed, epoch, position, rank]));
+        self.batch.set(Some(batch));
     }
 
     /// Reduces `values` elementwise over all replicas, in place, to the same bits on each.
@@ -130,7 +149,8 @@ impl ReplicaThreads {
                 rank,
                 num_replicas_in_sync: replicas,
                 device: device.autodiff(),
-                examples_in_global_batch: Cell::new(0),
+                batch: Cell::new(None),
+                random: RefCell::new(stream("replica", &[rank as u64])),
                 ops,
             };
             jobs.push(start_thread(rank, (cores / replicas).max(1), context)?);

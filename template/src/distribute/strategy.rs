@@ -4,9 +4,10 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 use super::{
-    BatchOptions, CrossDeviceOps, Dataset, DistributedDataset, Losses, Metric, PerReplica,
-    ReduceOp, ReplicaContext, ReplicaState, ReplicaThreads,
+    CrossDeviceOps, Losses, MetricStates, PerReplica, ReduceOp, ReplicaContext, ReplicaState,
+    ReplicaThreads,
 };
+use crate::data::{BatchOptions, Dataset, DistributedDataset};
 
 /// How training is spread over replicas.
 ///
@@ -33,6 +34,14 @@ pub trait Strategy: Send + Sync {
     /// Another process failed or does not answer.
     fn sum_over_workers(&self, _values: &mut [f64]) -> Result<()> {
         Ok(())
+    }
+
+    /// Adds the metrics of the replicas of all other processes to those of this one.
+    ///
+    /// # Errors
+    /// Another process failed or does not answer.
+    fn gather_over_workers(&self, local: Vec<MetricStates>) -> Result<Vec<MetricStates>> {
+        Ok(local)
     }
 }
 
@@ -111,21 +120,15 @@ impl dyn Strategy {
         Ok(names.into_iter().zip(values).collect())
     }
 
-    /// Merges one metric of all replicas: totals and counts are added, never means averaged.
+    /// Gives the states of the metrics of all replicas, those of other processes included.
     ///
     /// # Errors
     /// Another process failed.
-    pub fn merge<M: Metric>(&self, per_replica: PerReplica<M>) -> Result<M> {
-        let mut metrics = per_replica.into_iter();
-        let mut merged = metrics.next().expect("a strategy has a replica");
-        for metric in metrics {
-            merged.add_state(&metric.state());
-        }
-        let mut state = merged.state();
-        self.sum_over_workers(&mut state)?;
-        merged.reset();
-        merged.add_state(&state);
-        Ok(merged)
+    pub fn gather_metric_states(
+        &self,
+        per_replica: PerReplica<MetricStates>,
+    ) -> Result<Vec<MetricStates>> {
+        self.gather_over_workers(per_replica.into_iter().collect())
     }
 
     /// Batches `dataset` by the global batch size and splits each batch over the replicas.
@@ -135,7 +138,7 @@ impl dyn Strategy {
     pub fn distribute_dataset<E: Send + 'static>(
         &self,
         dataset: Arc<dyn Dataset<Example = E>>,
-        options: BatchOptions,
+        options: BatchOptions<E>,
     ) -> Result<DistributedDataset<E>> {
         let local = self.replicas().ranks();
         DistributedDataset::new(dataset, options, self.num_replicas_in_sync(), local)

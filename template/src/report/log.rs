@@ -9,10 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    distribute::{Mean, Metric},
-    globals::Split,
-};
+use crate::{distribute::MergedMetric, globals::Split};
 
 /// Makes the output folder and gives the path of its log.
 pub fn prepare(folder: &Path) -> Result<PathBuf> {
@@ -32,13 +29,35 @@ pub fn rotate(log: &Path) -> Result<()> {
     fs::rename(log, &free).with_context(|| format!("cannot rename {}", log.display()))
 }
 
+/// Leaves out the lines of `epoch` and later ones: they are written again.
+pub fn cut(log: &Path, epoch: usize) -> Result<()> {
+    if !log.exists() {
+        return Ok(());
+    }
+    let cannot = || format!("cannot go on with {}", log.display());
+    let text = fs::read_to_string(log).with_context(cannot)?;
+    let is_before = |line: &&str| {
+        // A kill may have cut the last line off.
+        let line: Option<Value> = serde_json::from_str(line).ok();
+        let at = line.and_then(|line| line["epoch"].as_u64());
+        at.is_some_and(|at| at < epoch as u64)
+    };
+    let kept: Vec<&str> = text.lines().filter(is_before).collect();
+    let text = kept
+        .iter()
+        .fold(String::new(), |text, line| text + line + "\n");
+    let temporary = log.with_extension("jsonl.tmp");
+    fs::write(&temporary, text).with_context(cannot)?;
+    fs::rename(&temporary, log).with_context(cannot)
+}
+
 /// Appends the line of a split.
 pub fn append(
     log: &Path,
     split: Split,
     epoch: usize,
     step: usize,
-    metrics: &[Mean],
+    metrics: &[MergedMetric],
     seconds: f64,
 ) -> Result<()> {
     let mut line = Map::new();
@@ -47,10 +66,10 @@ pub fn append(
     line.insert("step".into(), json!(step));
     line.insert(
         "examples".into(),
-        json!(metrics.first().map_or(0, Metric::count)),
+        json!(metrics.first().map_or(0, |metric| metric.examples)),
     );
     for metric in metrics {
-        line.insert(metric.name().into(), json!(metric.result()));
+        line.insert(metric.name.clone(), json!(metric.value));
     }
     line.insert("seconds".into(), json!(seconds));
     let line = format!("{}\n", Value::Object(line));

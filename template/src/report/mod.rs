@@ -2,14 +2,17 @@
 
 mod log;
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     cli::Args,
-    distribute::{Losses, Mean, Metric},
+    distribute::{Losses, MergedMetric},
     globals::Split,
 };
 
@@ -29,6 +32,8 @@ struct Current {
     epoch: usize,
     started: Instant,
     bar: ProgressBar,
+    /// For batches, while replicas had nothing to do.
+    waited: Duration,
 }
 
 impl Report {
@@ -52,6 +57,24 @@ impl Report {
         log::rotate(&self.log)
     }
 
+    /// Goes on with the log of a training that is resumed in `epoch`.
+    ///
+    /// # Errors
+    /// The log cannot be read or written.
+    pub fn resume_training(&mut self, epoch: usize) -> Result<()> {
+        log::cut(&self.log, epoch)
+    }
+
+    /// Waits for the next batch with `next`, and counts the time.
+    pub fn wait_for<T>(&mut self, next: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let batch = next();
+        if let Some(current) = &mut self.current {
+            current.waited += started.elapsed();
+        }
+        batch
+    }
+
     /// Begins a split of `steps` steps.
     pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
         // Indicatif draws nothing where the output is not a terminal.
@@ -65,6 +88,7 @@ impl Report {
             epoch,
             started: Instant::now(),
             bar,
+            waited: Duration::ZERO,
         });
     }
 
@@ -85,7 +109,7 @@ impl Report {
     ///
     /// # Errors
     /// The log cannot be written.
-    pub fn end(&mut self, step: usize, metrics: &[Mean]) -> Result<()> {
+    pub fn end(&mut self, step: usize, metrics: &[MergedMetric]) -> Result<()> {
         let Some(current) = self.current.take() else {
             return Ok(());
         };
@@ -109,10 +133,10 @@ impl Report {
     }
 
     /// Training and validation share a line an epoch.
-    fn tell(&mut self, current: &Current, metrics: &[Mean], seconds: f64) {
+    fn tell(&mut self, current: &Current, metrics: &[MergedMetric], seconds: f64) {
         let values = metrics
             .iter()
-            .map(|metric| format!("{} {:.4}", metric.name(), metric.result()));
+            .map(|metric| format!("{} {:.4}", metric.name, metric.value));
         let values = values.collect::<Vec<_>>().join("  ");
         let (split, epoch) = (current.split, current.epoch);
         match split {
@@ -125,7 +149,7 @@ impl Report {
                 println!("{line}  |  validation  {values}");
             }
             Split::Test => {
-                let examples = metrics.first().map_or(0, Metric::count);
+                let examples = metrics.first().map_or(0, |metric| metric.examples);
                 println!("test  {values}  ({examples} examples)");
             }
         }

@@ -4,8 +4,9 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use training::{
     cli::Args,
-    dataset::{Batch, Example, Examples, read_examples, split},
-    distribute::{Collate, replica_context},
+    data::{Collate, stream},
+    dataset::{Batch, Example, Examples, augment, read_examples, split},
+    distribute::replica_context,
 };
 
 use crate::support::{contract, difference, set_up_replicas, values};
@@ -39,7 +40,7 @@ fn examples_are_the_same_every_time() {
 fn splits_are_disjoint_and_leave_nothing_out() {
     contract("dataset.split", || {
         let examples = read()?.0;
-        let (training, validation) = split(examples.clone());
+        let (training, validation) = split(examples.clone())?;
         ensure!(!training.is_empty(), "no example is left for training");
         ensure!(!validation.is_empty(), "no example is left for validation");
         ensure!(
@@ -63,7 +64,7 @@ fn splits_are_disjoint_and_leave_nothing_out() {
             "{both} of the {} validation examples are for training too",
             validation_keys.len()
         );
-        let (training_again, validation_again) = split(examples);
+        let (training_again, validation_again) = split(examples)?;
         ensure!(
             all(&training)? == all(&training_again)?
                 && all(&validation)? == all(&validation_again)?,
@@ -98,6 +99,38 @@ fn a_batch_holds_its_examples_in_order() {
             ensure!(
                 difference(&together, &alone) < 1e-6,
                 "the features of an example depend on its place or on the others in its batch"
+            );
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn augmentation_repeats_and_keeps_examples_in_batches() {
+    contract("dataset.augment", || {
+        let job = set_up_replicas(1)?;
+        let examples = (0..3).map(|index| job.datasets.train.dataset().get(index));
+        let examples = examples.collect::<Result<Vec<_>>>()?;
+        let augmented = |seed| {
+            let augmented = examples
+                .iter()
+                .map(|example| augment(example.clone(), &mut stream("test", &[seed])));
+            augmented.collect::<Result<Vec<_>>>()
+        };
+        ensure!(
+            augmented(1)? == augmented(1)?,
+            "the same random numbers give another example: draw all of them from `random`"
+        );
+        let augmented = augmented(2)?;
+        job.strategy.run_on_first(move |_| {
+            let device = replica_context()?.device().clone();
+            let shape = |examples: Vec<Example>| -> Result<_> {
+                Ok(Batch::collate(examples, &device)?.features.dims())
+            };
+            let (before, after) = (shape(examples)?, shape(augmented)?);
+            ensure!(
+                before == after,
+                "examples make features {before:?}, and augmented ones {after:?}"
             );
             Ok(())
         })

@@ -1,8 +1,9 @@
 use anyhow::{Result, ensure};
 use training::{
+    data::{DistributedDataset, Shard},
     dataset::Example,
-    distribute::{DistributedDataset, Losses, Mean, Metric, PerReplica, Shard},
-    globals::Split,
+    distribute::{Losses, MergedMetric, PerReplica},
+    globals::{self, Split},
     metric::{merged_metrics, reset_metrics},
     test::distributed_test_step,
     validation::distributed_validation_step,
@@ -18,11 +19,12 @@ fn evaluate(
     split: Split,
     step: Step,
     data: fn(&Job) -> &DistributedDataset<Example>,
-) -> Result<Vec<Mean>> {
+) -> Result<Vec<MergedMetric>> {
     on_own_thread(move || {
         let job = set_up_replicas(replicas)?;
         let before = job.parameters()?;
         reset_metrics(split)?;
+        job.strategy.run_on_all(globals::prepare_inference)?;
         for batch in data(&job).epoch(1) {
             step(batch)?;
         }
@@ -30,7 +32,7 @@ fn evaluate(
         for other in [Split::Train, Split::Validation, Split::Test] {
             let counted = merged_metrics(other)?
                 .iter()
-                .any(|metric| metric.count() > 0);
+                .any(|metric| metric.examples > 0);
             ensure!(
                 other == split || !counted,
                 "the {} metrics counted examples of the {} split",
@@ -40,7 +42,7 @@ fn evaluate(
         }
         let (metrics, examples) = (merged_metrics(split)?, data(&job).dataset().len());
         for metric in &metrics {
-            let (name, count) = (metric.name(), metric.count());
+            let (name, count) = (&metric.name, metric.examples);
             ensure!(
                 count == examples,
                 "`{name}` counted {count} of {examples} examples"
@@ -60,11 +62,11 @@ fn ensure_evaluation(
         evaluate(3, split, step, data)?,
     );
     for (one, several) in one.iter().zip(several) {
-        let (expected, result) = (one.result(), several.result());
+        let (expected, result) = (one.value, several.value);
         ensure!(
             (expected - result).abs() < 1e-4 * expected.abs().max(1.0),
             "`{}` is {expected} on one replica and {result} on 3",
-            one.name()
+            one.name
         );
     }
     Ok(())

@@ -40,6 +40,7 @@ fn examples_do_not_mix() {
     contract("model.architecture", || {
         let job = set_up_replicas(1)?;
         let losses_of = |examples| {
+            job.strategy.run_on_all(globals::prepare_inference)?;
             job.with_batch(examples, |batch| {
                 let predictions =
                     globals::inference_model()?.forward(batch.features.clone().inner());

@@ -12,8 +12,9 @@ use burn::{
 use clap::Parser;
 use training::{
     cli::Args,
+    data::{BatchOptions, Remainder, Shard, Subset},
     dataset::{Batch, Datasets, Example, Examples, create_datasets},
-    distribute::{BatchOptions, PerReplica, Remainder, Shard, Strategy, Subset},
+    distribute::{PerReplica, Strategy},
     globals,
     loss::create_loss_objects,
     metric::create_metrics,
@@ -91,12 +92,16 @@ impl Job {
     ) -> Result<Vec<PerReplica<Shard<Example>>>> {
         let dataset = Arc::clone(self.datasets.train.dataset());
         let examples = examples.min(dataset.len());
-        let first: Examples = Arc::new(Subset::new(dataset, (0..examples).collect()));
+        let first: Examples = Arc::new(Subset::new(dataset, (0..examples).collect())?);
         let options = BatchOptions {
             global_batch_size,
-            shuffle: None,
+            seed: 42,
+            shuffle: false,
             remainder: Remainder::Keep,
+            accumulate: 1,
+            prefetch: 0,
             training: true,
+            augment: None,
         };
         Ok(self
             .strategy

@@ -3,33 +3,53 @@
 //! Source: "The IDX file format", Y. LeCun, C. Cortes, C. Burges: the MNIST database.
 
 use std::{
-    fs,
+    fs::File,
     io::Read,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, ensure};
 use flate2::read::MultiGzDecoder;
+use memmap2::Mmap;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// The two zero bytes and the type code of unsigned bytes that every header starts with here.
 const UNSIGNED_BYTES: [u8; 3] = [0, 0, 8];
 
-/// An array of unsigned bytes with `D` dimensions.
-#[derive(Debug)]
+/// An array of unsigned bytes with `D` dimensions. A plain file is mapped into memory, so that it
+/// may be larger than the memory; a gzipped one is unpacked.
 pub struct Idx<const D: usize> {
     pub dims: [usize; D],
-    /// The values, the last dimension the fastest.
-    pub values: Vec<u8>,
     pub path: PathBuf,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Unpacked(Vec<u8>),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Unpacked(bytes) => bytes,
+        }
+    }
+}
+
+impl<const D: usize> Idx<D> {
+    /// The values, the last dimension the fastest.
+    pub fn values(&self) -> &[u8] {
+        &self.bytes.as_slice()[header_len(D)..]
+    }
 }
 
 /// Reads `folder/name`, or `folder/name.gz` where that is not there.
 ///
 /// # Errors
-/// Neither file is there, it cannot be read, it is not IDX of unsigned bytes with `D` dimensions,
-/// or its length is not the one that its header says.
+/// Neither file is there, or [`read_idx_file`] refuses it.
 pub fn read_idx<const D: usize>(folder: &Path, name: &str) -> Result<Idx<D>> {
     let candidates = [folder.join(name), folder.join(format!("{name}.gz"))];
     let path = candidates.iter().find(|path| path.is_file()).with_context(|| {
@@ -39,29 +59,48 @@ pub fn read_idx<const D: usize>(folder: &Path, name: &str) -> Result<Idx<D>> {
             folder.display()
         )
     })?;
+    read_idx_file(path)
+}
+
+/// Reads the IDX file at `path`, gzipped or plain.
+///
+/// # Errors
+/// It cannot be read, it is not IDX of unsigned bytes with `D` dimensions, or its length is not the
+/// one that its header says.
+pub fn read_idx_file<const D: usize>(path: &Path) -> Result<Idx<D>> {
     let bytes = read_bytes(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (dims, values) =
-        parse(&bytes).with_context(|| format!("bad IDX file {}", path.display()))?;
+    let dims =
+        parse(bytes.as_slice()).with_context(|| format!("bad IDX file {}", path.display()))?;
     Ok(Idx {
         dims,
-        values: values.to_vec(),
-        path: path.clone(),
+        path: path.to_owned(),
+        bytes,
     })
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(path)?;
-    if !bytes.starts_with(&GZIP_MAGIC) {
-        return Ok(bytes);
+fn read_bytes(path: &Path) -> Result<Bytes> {
+    let file = File::open(path)?;
+    ensure!(!file.metadata()?.is_dir(), "it is a folder");
+    // Sound as long as no other program cuts the file off or writes to it while this one runs,
+    // which a dataset in use must not suffer anyhow.
+    #[allow(unsafe_code)]
+    let map = unsafe { Mmap::map(&file)? };
+    if !map.starts_with(&GZIP_MAGIC) {
+        return Ok(Bytes::Mapped(map));
     }
     let mut unpacked = Vec::new();
-    let unpacking = MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut unpacked);
+    let unpacking = MultiGzDecoder::new(&*map).read_to_end(&mut unpacked);
     unpacking.context("the gzip data are damaged or cut off")?;
-    Ok(unpacked)
+    Ok(Bytes::Unpacked(unpacked))
 }
 
-fn parse<const D: usize>(bytes: &[u8]) -> Result<([usize; D], &[u8])> {
-    let header = 4 + 4 * D;
+fn header_len(dimensions: usize) -> usize {
+    4 + 4 * dimensions
+}
+
+/// The dimensions that the header says, when the rest has that many bytes.
+fn parse<const D: usize>(bytes: &[u8]) -> Result<[usize; D]> {
+    let header = header_len(D);
     ensure!(
         bytes.len() >= header,
         "it has {} bytes, and its header alone needs {header}",
@@ -88,12 +127,12 @@ fn parse<const D: usize>(bytes: &[u8]) -> Result<([usize; D], &[u8])> {
         "its header says {dims:?}, but {} bytes follow it",
         bytes.len() - header
     );
-    Ok((dims, &bytes[header..]))
+    Ok(dims)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{fs, io::Write};
 
     use flate2::{Compression, write::GzEncoder};
 
@@ -116,7 +155,7 @@ mod tests {
             file("labels.gz", &gzip.finish().unwrap()),
         ] {
             let idx = read_idx::<1>(folder.path(), "labels").unwrap();
-            assert_eq!((idx.dims, idx.values), ([3], vec![7, 8, 9]));
+            assert_eq!((idx.dims, idx.values()), ([3], &[7, 8, 9][..]));
         }
     }
 
@@ -152,7 +191,10 @@ mod tests {
         ];
         for (name, message, bytes) in cases {
             let folder = file(name, bytes);
-            let error = format!("{:#}", read_idx::<1>(folder.path(), "labels").unwrap_err());
+            let error = format!(
+                "{:#}",
+                read_idx::<1>(folder.path(), "labels").err().unwrap()
+            );
             assert!(error.contains(message), "{error}");
             assert!(
                 error.contains(&folder.path().join(name).display().to_string()),
@@ -164,11 +206,32 @@ mod tests {
     #[test]
     fn a_missing_file_is_named_with_its_folder() {
         let error = read_idx::<1>(Path::new("/nowhere"), "labels")
-            .unwrap_err()
+            .err()
+            .unwrap()
             .to_string();
         assert!(
             error.contains("neither labels nor labels.gz is in /nowhere"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_file_larger_than_memory_opens_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("images")).unwrap();
+        // 2^20 images of 256 x 256, most of them holes that take no disk.
+        let header = [[0, 0, 8, 3], [0, 16, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0]].concat();
+        let len: u64 = 16 + (1 << 36);
+        {
+            let mut file = &file;
+            file.write_all(&header).unwrap();
+        }
+        if let Err(error) = file.set_len(len) {
+            println!("skipped: this disk holds no sparse file of 64 GiB: {error}");
+            return;
+        }
+        let idx = read_idx::<3>(folder.path(), "images").unwrap();
+        assert_eq!(idx.dims, [1 << 20, 256, 256]);
+        assert_eq!(idx.values()[(1 << 36) - 1], 0);
     }
 }

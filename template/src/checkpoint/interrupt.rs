@@ -1,0 +1,34 @@
+use std::{
+    process,
+    sync::{
+        Once,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+static LISTENING: Once = Once::new();
+
+/// The exit status of a program that Ctrl-C ends, by the convention of shells.
+const INTERRUPTED: i32 = 130;
+
+/// From now on the first SIGINT, SIGTERM or Ctrl-C only asks training to stop, and a second one
+/// ends the program at once.
+pub fn listen() {
+    LISTENING.call_once(|| {
+        let handler = || {
+            if REQUESTED.swap(true, Ordering::Relaxed) {
+                process::exit(INTERRUPTED);
+            }
+            eprintln!("stopping after this step; once more to stop at once");
+        };
+        if let Err(error) = ctrlc::set_handler(handler) {
+            eprintln!("warning: a signal will end training without a checkpoint: {error}");
+        }
+    });
+}
+
+/// Whether training was asked to stop.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
+}

@@ -1,0 +1,172 @@
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+use super::folder::Files;
+use crate::distribute::MetricStates;
+
+/// The version of the format that this crate writes and reads.
+const VERSION: u32 = 1;
+
+/// The name of the manifest among the files of a checkpoint.
+const NAME: &str = "manifest.json";
+
+/// How far training has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Updates of the parameters.
+    pub step: usize,
+    /// The epoch that is running or comes next, from 1.
+    pub epoch: usize,
+    /// Examples of that epoch that were used, over all replicas. With the seed and the epoch this
+    /// gives the batches that follow, under any number of replicas.
+    pub examples: usize,
+}
+
+impl Progress {
+    /// Before the first step.
+    pub const START: Progress = Progress {
+        step: 0,
+        epoch: 1,
+        examples: 0,
+    };
+
+    /// After the last batch of the epoch.
+    pub fn end_epoch(&mut self) {
+        self.epoch += 1;
+        self.examples = 0;
+    }
+}
+
+/// What a checkpoint says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    version: u32,
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// From the seed, the epoch and the position in the data follow all random numbers.
+    pub seed: u64,
+    /// Examples in the training split.
+    pub train_examples: usize,
+    pub replicas: usize,
+    /// SHA-256 of the values of all parameters, to compare two trainings.
+    pub parameters: String,
+    /// The states of the training metrics, by replica and metric, as the bits of their numbers:
+    /// decimal digits would round them.
+    metrics: Vec<Vec<Vec<u64>>>,
+    /// The metrics of the last validation, to find the best checkpoint.
+    pub validation: IndexMap<String, f64>,
+}
+
+impl Manifest {
+    pub fn new(
+        progress: Progress,
+        seed: u64,
+        train_examples: usize,
+        parameters: String,
+        metrics: &[MetricStates],
+        validation: IndexMap<String, f64>,
+    ) -> Self {
+        let bits = |state: &Vec<f64>| state.iter().map(|value| value.to_bits()).collect();
+        let of_replica = |states: &MetricStates| states.iter().map(bits).collect();
+        Manifest {
+            version: VERSION,
+            progress,
+            seed,
+            train_examples,
+            replicas: metrics.len(),
+            parameters,
+            metrics: metrics.iter().map(of_replica).collect(),
+            // JSON has no infinity, and such a checkpoint is never the best.
+            validation: validation
+                .into_iter()
+                .filter(|(_, value)| value.is_finite())
+                .collect(),
+        }
+    }
+
+    /// The states of the training metrics of each replica.
+    pub fn metrics(&self) -> Vec<MetricStates> {
+        let values = |bits: &Vec<u64>| bits.iter().map(|bits| f64::from_bits(*bits)).collect();
+        let of_replica = |states: &Vec<Vec<u64>>| states.iter().map(values).collect();
+        self.metrics.iter().map(of_replica).collect()
+    }
+
+    /// Adds the manifest to the files of its checkpoint.
+    ///
+    /// # Errors
+    /// None that is known; JSON can hold all of it.
+    pub fn insert_into(&self, files: &mut Files) -> Result<()> {
+        files.insert(NAME.to_owned(), serde_json::to_vec_pretty(self)?);
+        Ok(())
+    }
+
+    /// The manifest of the checkpoint at `path`, without a look at the other files.
+    ///
+    /// # Errors
+    /// There is none, or it is of another version.
+    pub fn peek(path: &Path) -> Result<Self> {
+        Self::parse(&fs::read(path.join(NAME))?)
+    }
+
+    /// The manifest among `files`.
+    ///
+    /// # Errors
+    /// There is none, or it is of another version.
+    pub fn from_files(files: &Files) -> Result<Self> {
+        let bytes = files.get(NAME);
+        Self::parse(bytes.with_context(|| format!("it has no {NAME}"))?)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        /// The version alone, as the rest of another version is not known.
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+
+        let cannot = || format!("its {NAME} is not one of a checkpoint");
+        let Version { version } = serde_json::from_slice(bytes).with_context(cannot)?;
+        ensure!(
+            version == VERSION,
+            "it is of version {version}, and this program reads version {VERSION}"
+        );
+        serde_json::from_slice(bytes).with_context(cannot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_comes_back_bit_for_bit() {
+        let progress = Progress {
+            step: 7,
+            epoch: 2,
+            examples: 96,
+        };
+        let states = vec![vec![vec![0.1 + 0.2, f64::NAN], vec![]], vec![vec![-0.0]]];
+        let validation = IndexMap::from([("loss".to_owned(), f64::NAN), ("f1".to_owned(), 0.5)]);
+        let manifest = Manifest::new(progress, 42, 1_350, "00ff".to_owned(), &states, validation);
+        let mut files = Files::new();
+        manifest.insert_into(&mut files).unwrap();
+        let read = Manifest::from_files(&files).unwrap();
+        assert_eq!(read, manifest);
+        assert_eq!(read.progress, progress);
+        assert_eq!(read.metrics()[0][0][0].to_bits(), (0.1_f64 + 0.2).to_bits());
+        assert!(read.metrics()[0][0][1].is_nan());
+        assert_eq!(read.validation, IndexMap::from([("f1".to_owned(), 0.5)]));
+    }
+
+    #[test]
+    fn another_version_and_another_file_are_refused() {
+        let with = |text: &str| Files::from_iter([(NAME.to_owned(), text.as_bytes().to_vec())]);
+        let error = |files| format!("{:#}", Manifest::from_files(&files).unwrap_err());
+        assert!(error(with("{\"version\": 9}")).contains("it is of version 9"));
+        assert!(error(with("[]")).contains("not one of a checkpoint"));
+        assert!(error(Files::new()).contains("it has no manifest.json"));
+    }
+}

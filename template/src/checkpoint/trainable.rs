@@ -1,0 +1,156 @@
+//! Models and optimizers as the bytes of burnpack files.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord},
+    store::ModuleRecord,
+    tensor::{Bytes, Tensor},
+};
+
+use super::folder::{self, Files};
+use crate::{
+    distribute::{ScheduledOptimizer, load_running_statistics, running_statistics},
+    model::{Model, Trainable},
+};
+
+const MODEL: &str = "model.bpk";
+const STATISTICS: &str = "statistics.bin";
+
+/// The file of a model that does not record, as running statistics settle only then.
+///
+/// # Errors
+/// A record cannot be made.
+pub fn model_files(model: Model) -> Result<Files> {
+    let bytes = model.into_record().into_bytes()?;
+    Ok(Files::from_iter([(MODEL.to_owned(), bytes.to_vec())]))
+}
+
+/// SHA-256 of the values of all parameters in the order of the model's fields. The file of the
+/// model differs between two equal trainings, as it holds the ids that Burn draws.
+pub fn fingerprint(model: &Model) -> String {
+    struct Values(Vec<u8>);
+
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend_from_slice(param.val().into_data().as_bytes());
+        }
+    }
+
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    folder::hash(&values.0)
+}
+
+/// Adds the state and the learning-rate schedule of every optimizer.
+///
+/// # Errors
+/// A record cannot be made.
+pub fn insert_optimizers(files: &mut Files, trainable: &mut Trainable) -> Result<()> {
+    for (name, optimizer) in trainable.optimizers_mut() {
+        let (state, schedule) = optimizer.to_records();
+        files.insert(optimizer_file(name), state.into_bytes()?.to_vec());
+        files.insert(schedule_file(name), schedule.into_bytes()?.to_vec());
+    }
+    Ok(())
+}
+
+/// Replaces the parameters of `model` by those in `files`.
+///
+/// # Errors
+/// The file is missing, or holds other parameters: the first that differs is named with its shapes.
+pub fn load_model<M: Module>(model: M, files: &Files) -> Result<M> {
+    let record = ModuleRecord::from_bytes(bytes(files, MODEL)?).map_err(damaged(MODEL))?;
+    let loaded = model.try_load_record(record);
+    loaded.map_err(|error| anyhow!("its model is not the one that src/model.rs makes: {error}"))
+}
+
+/// Replaces the model and the state of all optimizers by those in `files`.
+///
+/// # Errors
+/// A file is missing, or belongs to another model or optimizer.
+pub fn load(mut trainable: Trainable, files: &Files) -> Result<Trainable> {
+    trainable.model = load_model(trainable.model, files)?;
+    for (name, optimizer) in trainable.optimizers_mut() {
+        load_optimizer(optimizer, name, files)?;
+    }
+    Ok(trainable)
+}
+
+fn load_optimizer(optimizer: &mut ScheduledOptimizer, name: &str, files: &Files) -> Result<()> {
+    let (state, schedule) = (optimizer_file(name), schedule_file(name));
+    let record = OptimizerRecord::from_bytes(bytes(files, &state)?).map_err(damaged(&state))?;
+    let tensors = record.len();
+    let schedule_record =
+        LrSchedulerRecord::from_bytes(bytes(files, &schedule)?).map_err(damaged(&schedule))?;
+    optimizer.load_records(record, schedule_record);
+    // Burn leaves out what it cannot use, and would start those parameters anew.
+    let loaded = optimizer.to_records().0.len();
+    ensure!(
+        loaded == tensors,
+        "its {state} holds {tensors} tensors, and the optimizer of src/model.rs takes {loaded} of \
+         them: it is another optimizer"
+    );
+    Ok(())
+}
+
+/// Adds the running statistics of each replica, where the model has any.
+pub fn insert_statistics(files: &mut Files, per_replica: &[Vec<f32>]) {
+    let values: Vec<u8> = per_replica
+        .iter()
+        .flatten()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    if !values.is_empty() {
+        files.insert(STATISTICS.to_owned(), values);
+    }
+}
+
+/// Gives replica `rank` of `replicas` its own running statistics back.
+///
+/// # Errors
+/// They are of another model.
+pub fn load_statistics<M: Module>(
+    model: M,
+    files: &Files,
+    rank: usize,
+    replicas: usize,
+) -> Result<M> {
+    let Some(bytes) = files.get(STATISTICS) else {
+        return Ok(model);
+    };
+    let values: Vec<f32> = bytes
+        .chunks_exact(4)
+        .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        .collect();
+    let len = running_statistics(&model).len();
+    ensure!(
+        values.len() == len * replicas,
+        "its {STATISTICS} has {} values, and {replicas} replicas have {len} each",
+        values.len()
+    );
+    Ok(load_running_statistics(
+        &model,
+        &values[rank * len..(rank + 1) * len],
+    ))
+}
+
+fn optimizer_file(name: &str) -> String {
+    format!("{name}.bpk")
+}
+
+fn schedule_file(name: &str) -> String {
+    format!("{name}.schedule.bpk")
+}
+
+fn bytes(files: &Files, name: &str) -> Result<Bytes> {
+    let bytes = files
+        .get(name)
+        .with_context(|| format!("it has no {name}"))?;
+    Ok(Bytes::from_bytes_vec(bytes.clone()))
+}
+
+fn damaged<E: std::fmt::Display>(name: &str) -> impl FnOnce(E) -> anyhow::Error {
+    let name = name.to_owned();
+    move |error| anyhow!("its {name} cannot be read: {error}")
+}

@@ -1,0 +1,557 @@
+use std::{ops::Range, sync::Arc, vec};
+
+use anyhow::{Result, ensure};
+use rand::{rngs::StdRng, seq::SliceRandom};
+
+use super::{
+    dataset::Shared,
+    prefetch::Prefetch,
+    shard::{Place, Shard},
+    stream,
+};
+use crate::distribute::PerReplica;
+
+/// What becomes of the last batch of an epoch, which may be short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remainder {
+    /// Each example once an epoch; the last batch is as short as it comes.
+    Keep,
+    /// Full batches only; what is left over waits for another order.
+    Drop,
+    /// This many updates an epoch from full batches, which run on across the ends of the dataset.
+    Avoid { steps_per_epoch: usize },
+}
+
+/// Changes an example at random, with a stream of its own in every pass.
+pub type Augment<E> = Arc<dyn Fn(E, &mut StdRng) -> Result<E> + Send + Sync>;
+
+/// How a dataset is batched.
+pub struct BatchOptions<E> {
+    /// Examples in a full batch, over all replicas.
+    pub global_batch_size: usize,
+    /// All random numbers follow from it.
+    pub seed: u64,
+    /// Whether each pass has an order of its own; without it examples come as they are stored.
+    pub shuffle: bool,
+    pub remainder: Remainder,
+    /// Batches that make one update, at least 1.
+    pub accumulate: usize,
+    /// Global batches that a thread reads ahead; with 0 each replica reads when it needs them.
+    pub prefetch: usize,
+    /// Whether batches are for training: their tensors then record for gradients.
+    pub training: bool,
+    pub augment: Option<Augment<E>>,
+}
+
+impl<E> Clone for BatchOptions<E> {
+    fn clone(&self) -> Self {
+        BatchOptions {
+            augment: self.augment.clone(),
+            ..*self
+        }
+    }
+}
+
+/// What is known of a global batch on every replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchInfo {
+    pub seed: u64,
+    pub epoch: usize,
+    /// Examples before it in the endless stream of passes over the dataset.
+    pub position: usize,
+    /// Examples in it, over all replicas.
+    pub examples: usize,
+    /// Examples in all batches of the same update, over all replicas.
+    pub examples_in_update: usize,
+    /// Whether it is the last batch of its update.
+    pub completes_update: bool,
+}
+
+/// A dataset in global batches, each split over the replicas.
+///
+/// The order of the examples depends on the seed and the pass, never on the number of replicas.
+pub struct DistributedDataset<E> {
+    dataset: Shared<E>,
+    options: BatchOptions<E>,
+    replicas: usize,
+    local: Range<usize>,
+}
+
+impl<E: Send + 'static> DistributedDataset<E> {
+    /// Splits over `replicas`, of which those of this process are `local`.
+    ///
+    /// # Errors
+    /// The dataset is empty, or has no full batch where only full ones are wanted.
+    pub(crate) fn new(
+        dataset: Shared<E>,
+        options: BatchOptions<E>,
+        replicas: usize,
+        local: Range<usize>,
+    ) -> Result<Self> {
+        ensure!(!dataset.is_empty(), "the dataset is empty");
+        ensure!(
+            options.global_batch_size > 0 && options.accumulate > 0,
+            "a batch needs examples, and an update a batch: the global batch size is {}, and {} \
+             batches make an update",
+            options.global_batch_size,
+            options.accumulate
+        );
+        ensure!(
+            options.remainder != Remainder::Drop || dataset.len() >= options.global_batch_size,
+            "{} examples make no full batch of {}: use a smaller --batch-size, fewer --replicas, \
+             or keep the last batch by leaving out --drop-remainder",
+            dataset.len(),
+            options.global_batch_size
+        );
+        Ok(DistributedDataset {
+            dataset,
+            options,
+            replicas,
+            local,
+        })
+    }
+
+    /// The examples before batching.
+    pub fn dataset(&self) -> &Shared<E> {
+        &self.dataset
+    }
+
+    pub fn batches_per_epoch(&self) -> usize {
+        self.examples_per_epoch()
+            .div_ceil(self.options.global_batch_size)
+    }
+
+    /// Updates of the parameters in an epoch.
+    pub fn steps_per_epoch(&self) -> usize {
+        self.batches_per_epoch().div_ceil(self.options.accumulate)
+    }
+
+    fn examples_per_epoch(&self) -> usize {
+        let (len, batch) = (self.dataset.len(), self.options.global_batch_size);
+        match self.options.remainder {
+            Remainder::Keep => len,
+            Remainder::Drop => len / batch * batch,
+            Remainder::Avoid { steps_per_epoch } => {
+                steps_per_epoch * self.options.accumulate * batch
+            }
+        }
+    }
+
+    /// The batches of an epoch; epochs count from 1.
+    pub fn epoch(&self, epoch: usize) -> Epoch<E> {
+        self.epoch_from(epoch, 0)
+    }
+
+    /// The batches of an epoch after its first `examples`, under any number of replicas and any
+    /// batch size: the others come once each.
+    pub fn epoch_from(&self, epoch: usize, examples: usize) -> Epoch<E> {
+        let first = match self.options.remainder {
+            // The stream of all passes over the dataset, one after the other, cut into epochs.
+            Remainder::Avoid { .. } => (epoch - 1) * self.examples_per_epoch(),
+            Remainder::Keep | Remainder::Drop => (epoch - 1) * self.dataset.len(),
+        };
+        let end = first + self.examples_per_epoch();
+        let batches = Batches {
+            dataset: Arc::clone(&self.dataset),
+            options: self.options.clone(),
+            replicas: self.replicas,
+            local: self.local.clone(),
+            epoch,
+            position: (first + examples).min(end),
+            end,
+            update: Vec::new().into_iter(),
+            order: None,
+        };
+        match self.options.prefetch {
+            0 => Epoch::Direct(Box::new(batches)),
+            depth => Epoch::Ahead(Prefetch::start(batches, depth)),
+        }
+    }
+}
+
+/// The batches of one epoch, in an order that reading ahead does not change.
+pub enum Epoch<E> {
+    Direct(Box<Batches<E>>),
+    Ahead(Prefetch<E>),
+}
+
+impl<E> Iterator for Epoch<E> {
+    type Item = PerReplica<Shard<E>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Epoch::Direct(batches) => batches.next(),
+            Epoch::Ahead(prefetch) => prefetch.next(),
+        }
+    }
+}
+
+/// Plans batches: which examples of which pass go to which replica. Nothing is read.
+pub struct Batches<E> {
+    dataset: Shared<E>,
+    options: BatchOptions<E>,
+    replicas: usize,
+    local: Range<usize>,
+    epoch: usize,
+    /// Places in the endless stream of passes over the dataset.
+    position: usize,
+    end: usize,
+    /// The batches that are left of the current update.
+    update: vec::IntoIter<BatchInfo>,
+    /// The order of the examples in the pass that was looked at last.
+    order: Option<(usize, Vec<usize>)>,
+}
+
+impl<E> Batches<E> {
+    /// The next `accumulate` batches, or what is left of the epoch.
+    fn next_update(&mut self) -> Vec<BatchInfo> {
+        let batch = self.options.global_batch_size;
+        let end = self
+            .end
+            .min(self.position + self.options.accumulate * batch);
+        let starts = (self.position..end).step_by(batch);
+        let info = |position: usize| BatchInfo {
+            seed: self.options.seed,
+            epoch: self.epoch,
+            position,
+            examples: batch.min(end - position),
+            examples_in_update: end - self.position,
+            completes_update: position + batch >= end,
+        };
+        let update = starts.map(info).collect();
+        self.position = end;
+        update
+    }
+
+    /// The example at `position` of the endless stream.
+    fn place(&mut self, position: usize) -> Place {
+        let len = self.dataset.len();
+        let pass = position / len;
+        let order = match self.order.take() {
+            Some((of, order)) if of == pass => order,
+            _ => self.order_of(pass),
+        };
+        let index = order[position % len];
+        self.order = Some((pass, order));
+        Place {
+            index,
+            pass,
+            position,
+        }
+    }
+
+    fn order_of(&self, pass: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.dataset.len()).collect();
+        if self.options.shuffle {
+            order.shuffle(&mut stream("order", &[self.options.seed, pass as u64]));
+        }
+        order
+    }
+
+    /// Splits a batch as evenly as possible; with fewer examples than replicas some get none.
+    fn split(&mut self, info: BatchInfo) -> PerReplica<Shard<E>> {
+        let places: Vec<Place> = (info.position..info.position + info.examples)
+            .map(|position| self.place(position))
+            .collect();
+        let part = |rank: usize| places.len() * rank / self.replicas;
+        let shard = |rank| {
+            let places = places[part(rank)..part(rank + 1)].to_vec();
+            Shard::new(&self.dataset, &self.options, places, info)
+        };
+        self.local.clone().map(shard).collect()
+    }
+}
+
+impl<E> Iterator for Batches<E> {
+    type Item = PerReplica<Shard<E>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.update.len() == 0 {
+            self.update = self.next_update().into_iter();
+        }
+        let info = self.update.next()?;
+        Some(self.split(info))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread::sleep, time::Duration};
+
+    use anyhow::bail;
+    use rand::RngExt;
+
+    use super::*;
+    use crate::data::Dataset;
+
+    struct Numbers(usize);
+
+    impl Dataset for Numbers {
+        type Example = usize;
+
+        fn len(&self) -> usize {
+            self.0
+        }
+
+        fn get(&self, index: usize) -> Result<usize> {
+            Ok(index)
+        }
+    }
+
+    fn options(global_batch_size: usize) -> BatchOptions<usize> {
+        BatchOptions {
+            global_batch_size,
+            seed: 7,
+            shuffle: true,
+            remainder: Remainder::Keep,
+            accumulate: 1,
+            prefetch: 0,
+            training: true,
+            augment: None,
+        }
+    }
+
+    fn numbers(
+        len: usize,
+        replicas: usize,
+        options: BatchOptions<usize>,
+    ) -> DistributedDataset<usize> {
+        DistributedDataset::new(Arc::new(Numbers(len)), options, replicas, 0..replicas).unwrap()
+    }
+
+    /// The global batches, each put together from its shares.
+    fn whole(batches: impl Iterator<Item = PerReplica<Shard<usize>>>) -> Vec<Vec<usize>> {
+        let whole = |shards: PerReplica<Shard<usize>>| {
+            let of_replicas = shards.iter().map(Shard::indices);
+            of_replicas.collect::<Vec<_>>().concat()
+        };
+        batches.map(whole).collect()
+    }
+
+    fn sorted(mut values: Vec<usize>) -> Vec<usize> {
+        values.sort_unstable();
+        values
+    }
+
+    #[test]
+    fn every_example_comes_once_an_epoch_whatever_the_sizes() {
+        for replicas in 1..=4 {
+            for (len, batch) in [(99, 16), (512, 16), (22, 4), (3, 16), (16, 16), (17, 16)] {
+                let data = numbers(len, replicas, options(batch * replicas));
+                let seen = sorted(whole(data.epoch(1)).concat());
+                assert_eq!(
+                    seen,
+                    Vec::from_iter(0..len),
+                    "{len} examples, {batch} a replica"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn order_depends_on_the_epoch_and_not_on_the_replicas() {
+        let (one, three) = (numbers(50, 1, options(12)), numbers(50, 3, options(12)));
+        assert_eq!(whole(one.epoch(1)), whole(three.epoch(1)));
+        assert_ne!(whole(one.epoch(1)), whole(one.epoch(2)));
+    }
+
+    #[test]
+    fn shares_differ_by_one_example_at_most() {
+        for shards in numbers(50, 5, options(12)).epoch(1) {
+            let sizes: Vec<usize> = shards.iter().map(Shard::len).collect();
+            let (min, max) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+            assert!(max - min <= 1, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn dropping_the_remainder_leaves_full_batches() {
+        let options = BatchOptions {
+            remainder: Remainder::Drop,
+            ..options(12)
+        };
+        let data = numbers(50, 2, options.clone());
+        let sizes: Vec<usize> = whole(data.epoch(1)).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [12; 4]);
+        let none = DistributedDataset::new(Arc::new(Numbers(5)), options, 2, 0..2);
+        let error = none.err().unwrap().to_string();
+        assert!(
+            error.contains("5 examples make no full batch of 12"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn avoiding_the_remainder_runs_on_across_epochs() {
+        let options = BatchOptions {
+            remainder: Remainder::Avoid { steps_per_epoch: 3 },
+            ..options(4)
+        };
+        let data = numbers(10, 2, options);
+        let (first, second) = (whole(data.epoch(1)).concat(), whole(data.epoch(2)).concat());
+        assert_eq!((first.len(), second.len()), (12, 12));
+        let pass = [&first[10..], &second[..8]].concat();
+        assert_eq!(
+            sorted(pass),
+            Vec::from_iter(0..10),
+            "the second pass has each once"
+        );
+    }
+
+    #[test]
+    fn no_example_is_an_error() {
+        assert!(DistributedDataset::new(Arc::new(Numbers(0)), options(4), 1, 0..1).is_err());
+    }
+
+    #[test]
+    fn an_epoch_goes_on_in_its_middle_under_any_number_of_replicas() {
+        let mut seen = Vec::new();
+        for (replicas, batch, batches) in [(3, 12, 2), (2, 8, 1), (1, 4, 3), (4, 16, usize::MAX)] {
+            let data = numbers(99, replicas, options(batch));
+            let epoch = data.epoch_from(3, seen.len());
+            seen.extend(whole(epoch.take(batches)).concat());
+        }
+        assert_eq!(sorted(seen.clone()), Vec::from_iter(0..99));
+        assert_eq!(seen, whole(numbers(99, 1, options(12)).epoch(3)).concat());
+    }
+
+    /// Sizes of the batch and of its update, and whether it completes that.
+    fn updates(data: &DistributedDataset<usize>) -> Vec<(usize, usize, bool)> {
+        let infos = data.epoch(1).map(|shards| shards.info());
+        infos
+            .map(|info| {
+                (
+                    info.examples,
+                    info.examples_in_update,
+                    info.completes_update,
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn batches_are_grouped_into_updates() {
+        let accumulate = |remainder| BatchOptions {
+            accumulate: 3,
+            remainder,
+            ..options(4)
+        };
+        let data = numbers(18, 2, accumulate(Remainder::Keep));
+        assert_eq!((data.batches_per_epoch(), data.steps_per_epoch()), (5, 2));
+        assert_eq!(
+            updates(&data),
+            [
+                (4, 12, false),
+                (4, 12, false),
+                (4, 12, true),
+                (4, 6, false),
+                (2, 6, true)
+            ]
+        );
+        let dropped = numbers(18, 2, accumulate(Remainder::Drop));
+        assert_eq!(updates(&dropped).last(), Some(&(4, 4, true)));
+        let avoided = numbers(18, 2, accumulate(Remainder::Avoid { steps_per_epoch: 2 }));
+        assert_eq!(
+            (avoided.batches_per_epoch(), avoided.steps_per_epoch()),
+            (6, 2)
+        );
+        assert_eq!(updates(&avoided).last(), Some(&(4, 12, true)));
+    }
+
+    /// Examples that take longer the smaller they are; number 40 cannot be read, and 41 panics.
+    struct Slow;
+
+    impl Dataset for Slow {
+        type Example = usize;
+
+        fn len(&self) -> usize {
+            42
+        }
+
+        fn get(&self, index: usize) -> Result<usize> {
+            sleep(Duration::from_micros(42 - index as u64));
+            match index {
+                40 => bail!("no such file"),
+                41 => panic!("out of range"),
+                _ => Ok(index),
+            }
+        }
+    }
+
+    fn slow(prefetch: usize) -> DistributedDataset<usize> {
+        let options = BatchOptions {
+            prefetch,
+            shuffle: false,
+            ..options(2)
+        };
+        DistributedDataset::new(Arc::new(Slow), options, 1, 0..1).unwrap()
+    }
+
+    #[test]
+    fn reading_ahead_keeps_the_order() {
+        assert_eq!(whole(slow(3).epoch(1)), whole(slow(0).epoch(1)));
+        assert_eq!(
+            whole(slow(1).epoch_from(1, 10)),
+            whole(slow(0).epoch_from(1, 10))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_ahead_is_an_error_of_its_batch() {
+        let error = |epoch: Epoch<usize>| {
+            let shard = epoch.last().unwrap().into_iter().next().unwrap();
+            format!("{:#}", shard.examples().unwrap_err())
+        };
+        for epoch in [slow(2).epoch(1), slow(0).epoch_from(1, 40)] {
+            let error = error(epoch);
+            assert_eq!(error, "cannot read example 40 of the dataset: no such file");
+        }
+        let error = error(slow(2).epoch_from(1, 41));
+        assert_eq!(error, "reading examples panicked: out of range");
+    }
+
+    #[test]
+    fn an_epoch_that_is_left_early_ends_its_thread() {
+        let options = BatchOptions {
+            prefetch: 1,
+            ..options(1)
+        };
+        let dataset: Shared<usize> = Arc::new(Numbers(1_000_000));
+        let data = DistributedDataset::new(Arc::clone(&dataset), options, 1, 0..1).unwrap();
+        let mut epoch = data.epoch(1);
+        epoch.next().unwrap();
+        drop((epoch, data));
+        // The thread holds the dataset as long as it runs.
+        for _ in 0..1_000 {
+            if Arc::strong_count(&dataset) == 1 {
+                return;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        panic!("the thread still runs");
+    }
+
+    #[test]
+    fn augmentation_depends_on_the_pass_and_not_on_replicas_or_batches() {
+        let augmented = |replicas: usize, batch: usize, prefetch: usize, epoch: usize| {
+            let options = BatchOptions {
+                prefetch,
+                shuffle: false,
+                augment: Some(Arc::new(|example, random: &mut StdRng| {
+                    Ok(example * 1_000 + random.random_range(0..1_000))
+                })),
+                ..options(batch)
+            };
+            let batches = numbers(20, replicas, options).epoch(epoch);
+            let examples = batches.flat_map(|shards| {
+                let of_replicas = shards.into_iter().map(|shard| shard.examples().unwrap());
+                of_replicas.collect::<Vec<_>>().concat()
+            });
+            examples.collect::<Vec<usize>>()
+        };
+        let expected = augmented(1, 4, 0, 1);
+        assert_eq!(augmented(3, 7, 0, 1), expected);
+        assert_eq!(augmented(2, 4, 2, 1), expected);
+        assert_ne!(augmented(1, 4, 0, 2), expected);
+    }
+}

@@ -1,0 +1,141 @@
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+
+use super::{Augment, BatchInfo, BatchOptions, dataset::Shared, stream};
+use crate::distribute::{PerReplica, replica_context};
+
+/// Makes the tensors of a batch from its examples, at least one, on `device`.
+pub trait Collate: Sized {
+    type Example;
+
+    /// # Errors
+    /// The examples do not fit together.
+    fn collate(examples: Vec<Self::Example>, device: &Device) -> Result<Self>;
+}
+
+/// Where an example comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// In the dataset.
+    pub index: usize,
+    /// Of the dataset, from 0.
+    pub pass: usize,
+    /// In the endless stream of passes; no two examples that are drawn share it.
+    pub position: usize,
+}
+
+/// A replica's share of a global batch.
+pub struct Shard<E> {
+    dataset: Shared<E>,
+    augment: Option<Augment<E>>,
+    places: Vec<Place>,
+    info: BatchInfo,
+    training: bool,
+    /// The examples, where they were read ahead.
+    examples: Option<Result<Vec<E>>>,
+}
+
+impl<E> Shard<E> {
+    pub(super) fn new(
+        dataset: &Shared<E>,
+        options: &BatchOptions<E>,
+        places: Vec<Place>,
+        info: BatchInfo,
+    ) -> Self {
+        Shard {
+            dataset: Arc::clone(dataset),
+            augment: options.augment.clone(),
+            places,
+            info,
+            training: options.training,
+            examples: None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Where the examples stand in the dataset.
+    pub fn indices(&self) -> Vec<usize> {
+        self.places.iter().map(|place| place.index).collect()
+    }
+
+    /// The global batch that it is a share of.
+    pub fn info(&self) -> BatchInfo {
+        self.info
+    }
+
+    /// Reads the examples now, so that [`load`](Self::load) need not.
+    pub(super) fn read_ahead(&mut self) {
+        if self.examples.is_none() {
+            self.examples = Some(self.read());
+        }
+    }
+
+    /// Makes [`load`](Self::load) fail with `error`.
+    pub(super) fn fail(&mut self, error: anyhow::Error) {
+        self.examples = Some(Err(error));
+    }
+
+    fn read(&self) -> Result<Vec<E>> {
+        let read = |place: &Place| {
+            self.read_example(*place)
+                .with_context(|| format!("cannot read example {} of the dataset", place.index))
+        };
+        self.places.iter().map(read).collect()
+    }
+
+    fn read_example(&self, place: Place) -> Result<E> {
+        let example = self.dataset.get_in_pass(place.index, place.pass)?;
+        match &self.augment {
+            None => Ok(example),
+            Some(augment) => {
+                let numbers = [self.info.seed, place.position as u64];
+                augment(example, &mut stream("augment", &numbers))
+            }
+        }
+    }
+
+    /// The examples, read now if they were not read ahead.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn examples(mut self) -> Result<Vec<E>> {
+        match self.examples.take() {
+            Some(examples) => examples,
+            None => self.read(),
+        }
+    }
+
+    /// Makes the batch on the device of this thread's replica; `None` where the share is empty.
+    ///
+    /// # Errors
+    /// An example cannot be read, or the thread is no replica's.
+    pub fn load<B: Collate<Example = E>>(self) -> Result<Option<B>> {
+        let (replica, training) = (replica_context()?, self.training);
+        replica.begin_batch(self.info);
+        let examples = self.examples()?;
+        if examples.is_empty() {
+            return Ok(None);
+        }
+        let device = match training {
+            true => replica.device().clone(),
+            false => replica.device().clone().without_autodiff(),
+        };
+        B::collate(examples, &device).map(Some)
+    }
+}
+
+impl<E> PerReplica<Shard<E>> {
+    /// The global batch that the shares make up.
+    pub fn info(&self) -> BatchInfo {
+        self.iter().next().expect("a strategy has a replica").info
+    }
+}

@@ -1,0 +1,87 @@
+use anyhow::{Result, ensure};
+use burn::tensor::Tensor;
+use clap::Parser;
+use training::{
+    callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
+    checkpoint::Progress,
+    cli::Args,
+    globals,
+    report::Report,
+};
+
+use crate::support::{contract, difference, set_up_replicas, values};
+
+#[test]
+fn callbacks_run_after_steps_and_epochs() {
+    contract("callbacks.schedule", || {
+        let job = set_up_replicas(2)?;
+        let folder = tempfile::tempdir()?;
+        let folder = folder.path().to_string_lossy();
+        let args = Args::try_parse_from(["contract", "--output-dir", &folder])?;
+        let (mut callbacks, mut report) = (create_callbacks(&args), Report::new(&args)?);
+        for step in 1..=200 {
+            let progress = Progress {
+                step,
+                epoch: 1,
+                examples: step,
+            };
+            callbacks.after_step(progress, &mut report)?;
+        }
+        for epoch in 1..=20 {
+            let progress = Progress {
+                step: 200,
+                epoch,
+                examples: 200,
+            };
+            callbacks.after_epoch(progress, &mut report)?;
+        }
+        let finite = job.parameters()?.iter().all(|value| value.is_finite());
+        ensure!(finite, "callbacks left parameters that are not finite");
+        Ok(())
+    });
+}
+
+#[test]
+fn hooks_keep_the_examples_and_let_something_train() {
+    contract("callbacks.hooks", || {
+        let job = set_up_replicas(1)?;
+        job.with_batch(5, |batch| {
+            let prepared = prepare_inputs(batch.clone())?;
+            let rows = prepared.features.dims()[0];
+            ensure!(rows == 5, "`prepare_inputs` makes {rows} of 5 examples");
+            let again = prepare_inputs(batch)?;
+            ensure!(
+                difference(&values(&prepared.features), &values(&again.features)) == 0.0,
+                "`prepare_inputs` gives another batch the second time"
+            );
+            let predictions = globals::model()?.forward(prepared.features.clone());
+            let (predictions, _) = prepare_loss_inputs(predictions, prepared)?;
+            let rows = rows_of(&predictions);
+            ensure!(
+                rows == 5,
+                "`prepare_loss_inputs` makes {rows} of 5 predictions"
+            );
+            Ok(())
+        })?;
+        let trains = |step| parameters_that_train(step).map(|paths| !paths.is_empty());
+        ensure!(
+            job.strategy.run_on_first(move |_| trains(1))?,
+            "`is_trainable` leaves no parameter to train at the first step"
+        );
+        Ok(())
+    });
+}
+
+fn rows_of<const D: usize>(tensor: &Tensor<D>) -> usize {
+    tensor.dims()[0]
+}
+
+fn parameters_that_train(step: usize) -> Result<Vec<String>> {
+    let gradients = burn::optim::GradientsParams::new();
+    let gradients = training::distribute::FlatGradients::new(&globals::model()?, gradients);
+    let paths = gradients.iter().map(|(path, _)| path);
+    Ok(paths
+        .filter(|path| is_trainable(path, step))
+        .map(str::to_owned)
+        .collect())
+}

@@ -1,0 +1,141 @@
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use training::{
+    checkpoint::{Checkpoint, Progress},
+    cli::Args,
+    globals,
+    report::Report,
+    train::train,
+};
+
+use crate::support::{contract, on_own_thread, set_up};
+
+/// Two epochs of a few large batches, with a checkpoint after each step.
+const OPTIONS: [&str; 13] = [
+    "contract",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "250",
+    "--checkpoint-steps",
+    "1",
+    "--keep",
+    "100",
+    "--replicas",
+    "2",
+    "--strategy",
+    "mirrored",
+];
+
+/// What two trainings that are the same agree in: the last checkpoint, and all it holds.
+#[derive(Debug, PartialEq)]
+struct Trained {
+    progress: Progress,
+    parameters: String,
+    manifest: String,
+}
+
+fn trained(output: &Path, more: &[&str]) -> Result<Trained> {
+    let output = output.to_owned();
+    let more: Vec<String> = more.iter().map(|option| (*option).to_owned()).collect();
+    on_own_thread(move || {
+        let folder = output.to_string_lossy().into_owned();
+        let options = OPTIONS.iter().map(|option| (*option).to_owned());
+        let options = options
+            .chain(["--output-dir".to_owned(), folder])
+            .chain(more);
+        let options: Vec<String> = options.collect();
+        let args = Args::try_parse_from(&options)?;
+        let options: Vec<&str> = options[1..].iter().map(String::as_str).collect();
+        let job = set_up(&options)?;
+        let mut report = Report::new(&args)?;
+        let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
+        let last = steps(&output)?.pop().context("there is no checkpoint")?;
+        let manifest = Checkpoint::read(&output.join("checkpoints").join(last))?.manifest;
+        Ok(Trained {
+            progress,
+            parameters: manifest.parameters.clone(),
+            manifest: format!("{manifest:?}"),
+        })
+    })
+}
+
+/// The names of all checkpoints, the latest last.
+fn steps(output: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(output.join("checkpoints"))?;
+    let mut names = entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// Makes an output folder as a kill would leave it right after the checkpoint `name`.
+fn killed_after(name: &str, from: &Path, to: &Path) -> Result<()> {
+    let (from, to) = (
+        from.join("checkpoints").join(name),
+        to.join("checkpoints").join(name),
+    );
+    fs::create_dir_all(&to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_resumed_training_ends_as_one_that_never_stopped() {
+    contract("optimizer.choice", || {
+        let whole = tempfile::tempdir()?;
+        let expected = trained(whole.path(), &[])?;
+        let names = steps(whole.path())?;
+        ensure!(names.len() > 4, "there are only the checkpoints {names:?}");
+        // In the middle of an epoch, at its end, and after its validation.
+        let after_epoch = names.iter().position(|name| name.contains("epoch"));
+        let after_epoch = after_epoch.context("no checkpoint is of a whole epoch")?;
+        for name in [&names[0], &names[after_epoch - 1], &names[after_epoch]] {
+            let resumed = tempfile::tempdir()?;
+            killed_after(name, whole.path(), resumed.path())?;
+            let result = trained(resumed.path(), &["--resume"])?;
+            ensure!(
+                result == expected,
+                "resumed from {name}, training ends with {result:?} and not with {expected:?}: \
+                 does `Trainable::optimizers_mut` list all optimizers?"
+            );
+            ensure!(
+                steps(resumed.path())?.last() == names.last(),
+                "the resumed training took another number of steps"
+            );
+        }
+        let again = trained(whole.path(), &["--resume"])?;
+        ensure!(
+            again == expected,
+            "a finished training changes when resumed"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn training_starts_anew_where_there_is_nothing_to_resume() {
+    contract("optimizer.choice", || {
+        let (fresh, resumed) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let options = ["--steps-per-epoch", "1", "--accumulate", "2"];
+        let expected = trained(fresh.path(), &options)?;
+        let result = trained(resumed.path(), &[&options[..], &["--resume"]].concat())?;
+        ensure!(result == expected, "{result:?} is not {expected:?}");
+        ensure!(
+            result.progress.step == 2,
+            "two epochs of one step took {:?}",
+            result.progress
+        );
+        ensure!(
+            globals::step() == 0,
+            "the thread of the test is no replica's"
+        );
+        Ok(())
+    });
+}
