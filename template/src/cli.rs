@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
 
-    /// Folder of the IDX files, gzipped or plain [default: the digits that came with the project].
+    /// Folder of the data files [default: the data that came with the project].
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
@@ -96,7 +96,7 @@ pub enum Command {
 /// What `infer` predicts, and how it writes.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Infer {
-    /// Files to predict for: images in IDX format, gzipped or plain.
+    /// Files to predict for, in the format that `src/infer.rs` reads.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 

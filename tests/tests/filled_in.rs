@@ -1,0 +1,97 @@
+//! The TODO sites are enough to make another task of a rendered crate, and its contract tests hold
+//! for that task, too.
+
+use std::fs;
+
+use kiln::todo;
+use kiln_tests::{rendered::Project, repository};
+use serde_json::Value;
+
+/// Files in which the task shows. The others keep what they do, without their markers.
+const REPLACED: [&str; 5] = ["dataset.rs", "infer.rs", "loss.rs", "metric.rs", "model.rs"];
+
+/// The mean absolute error that a trained model must reach on a target with a deviation of about 2.
+const ERROR: f64 = 0.15;
+
+/// Rows of four numbers between -1 and 1, and a target that follows from them.
+fn table(rows: usize) -> String {
+    let mut state = 1_u32;
+    let mut draw = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f64::from(state >> 8) / f64::from(1 << 23) - 1.0
+    };
+    let mut table = "a,b,c,d,target\n".to_owned();
+    for _ in 0..rows {
+        let [a, b, c, d] = std::array::from_fn(|_| draw());
+        let target = 3.0 * a - 2.0 * b + c * d + 0.5;
+        table += &format!("{a},{b},{c},{d},{target}\n");
+    }
+    table
+}
+
+/// The source without its markers, as who is done with a site leaves it.
+fn without_markers(source: &str) -> String {
+    let mut in_marker = false;
+    let kept = source.lines().filter(|line| {
+        let line = line.trim_start();
+        in_marker = line.starts_with("// TODO(") || (in_marker && line.starts_with("//   "));
+        !in_marker
+    });
+    kept.fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn fill_in(project: &Project) {
+    let sites = fs::read_to_string(project.path().join("todos.toml")).unwrap();
+    let sites: toml::Table = sites.parse().unwrap();
+    let files = sites["site"].as_array().unwrap().iter();
+    for file in files.map(|site| site["file"].as_str().unwrap()) {
+        let path = project.path().join(file);
+        let source = fs::read_to_string(&path).unwrap();
+        fs::write(&path, without_markers(&source)).unwrap();
+    }
+    for file in REPLACED {
+        let from = repository().join("tests/fixtures/regression").join(file);
+        fs::copy(from, project.path().join("src").join(file)).unwrap();
+    }
+    fs::write(project.path().join("data/table.csv"), table(1_000)).unwrap();
+}
+
+#[test]
+fn another_task_needs_no_other_edits() {
+    let project = Project::default_answers();
+    fill_in(&project);
+    assert!(todo::scan(&project.path()).unwrap().is_done());
+    project.cargo(&["fmt", "--check"]);
+    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.cargo(&["test", "--test", "contract"]);
+    for replicas in ["1", "2"] {
+        let runs = project.path().join("runs").join(replicas);
+        let folder = runs.to_str().unwrap();
+        project.cargo(&[
+            "run",
+            "--release",
+            "--",
+            "--epochs",
+            "30",
+            "--replicas",
+            replicas,
+            "--output-dir",
+            folder,
+        ]);
+        let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
+        let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        assert_eq!(
+            (&test["split"], &test["examples"]),
+            (&"test".into(), &200.into())
+        );
+        let error = test["mean_absolute_error"].as_f64().unwrap();
+        assert!(error < ERROR, "{replicas} replicas: {log}");
+        let table = project.path().join("data/table.csv");
+        let arguments = ["run", "--release", "--", "infer", "--output-dir", folder];
+        let predictions = project.cargo(&[&arguments[..], &[table.to_str().unwrap()]].concat());
+        let lines = predictions
+            .lines()
+            .filter(|line| line.contains("table.csv,"));
+        assert_eq!(lines.count(), 1_000, "{predictions}");
+    }
+}
