@@ -64,6 +64,29 @@ impl Project {
         text
     }
 
+    /// Builds the project in release and gives the path of its program, which stays when another
+    /// project is built.
+    ///
+    /// # Panics
+    /// It does not build.
+    pub fn build(&self) -> PathBuf {
+        self.cargo(&["build", "--release"]);
+        let program = self.path().join("program");
+        fs::copy(shared_target().join("release").join(NAME), &program).expect("a program");
+        program
+    }
+
+    /// Replaces `from`, which must be there, by `to` in a source file.
+    ///
+    /// # Panics
+    /// The file cannot be edited so.
+    pub fn edit(&self, file: &str, from: &str, to: &str) {
+        let path = self.path().join("src").join(file);
+        let source = fs::read_to_string(&path).expect("a source file");
+        assert!(source.contains(from), "{file} has no `{from}`");
+        fs::write(&path, source.replacen(from, to, 1)).expect("a source file");
+    }
+
     /// Runs cargo in the project.
     ///
     /// # Panics

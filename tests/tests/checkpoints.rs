@@ -1,0 +1,447 @@
+//! Checkpoints survive kills, damage and changes of the replicas, and equal runs give equal bits.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use kiln_tests::rendered::{Project, text};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// How often the process is killed.
+const KILLS: u32 = 200;
+
+fn command(program: &Path, runs: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(options).arg("--output-dir").arg(runs);
+    command
+}
+
+/// Runs the program and gives what it printed.
+#[track_caller]
+fn run(program: &Path, runs: &Path, options: &[&str]) -> String {
+    let output = command(program, runs, options).output().unwrap();
+    assert!(output.status.success(), "{options:?}: {}", text(&output));
+    text(&output)
+}
+
+fn fails(program: &Path, runs: &Path, options: &[&str]) -> String {
+    let output = command(program, runs, options).output().unwrap();
+    let printed = text(&output);
+    assert!(!output.status.success(), "{options:?} succeeds: {printed}");
+    assert!(!printed.contains("panicked"), "{options:?}: {printed}");
+    printed
+}
+
+/// The checkpoints of a run by step and finished epoch.
+fn checkpoints(runs: &Path) -> BTreeMap<(usize, usize), PathBuf> {
+    let Ok(entries) = fs::read_dir(runs.join("checkpoints")) else {
+        return BTreeMap::new();
+    };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter_map(|path| {
+            let name = path
+                .file_name()?
+                .to_str()?
+                .strip_prefix("step-")?
+                .to_owned();
+            let (step, epoch) = name.split_once("-epoch-").unwrap_or((&name, "0"));
+            Some(((step.parse().ok()?, epoch.parse().ok()?), path))
+        })
+        .collect()
+}
+
+fn latest(runs: &Path) -> Option<PathBuf> {
+    checkpoints(runs).pop_last().map(|(_, path)| path)
+}
+
+fn manifest(checkpoint: &Path) -> Value {
+    let text = fs::read_to_string(checkpoint.join("manifest.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Checks the hashes of a checkpoint without the code that wrote it.
+fn assert_whole(checkpoint: &Path) {
+    let hashes = fs::read_to_string(checkpoint.join("SHA256SUMS")).unwrap();
+    assert!(
+        hashes.lines().count() >= 4,
+        "{}: {hashes}",
+        checkpoint.display()
+    );
+    for line in hashes.lines() {
+        let (expected, name) = line.split_once("  ").unwrap();
+        let hash = Sha256::digest(fs::read(checkpoint.join(name)).unwrap());
+        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, expected, "{}/{name}", checkpoint.display());
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn checkpoints_survive_whatever_happens() {
+    let project = Project::default_answers();
+    let program = project.build();
+    let folder = |name: &str| project.path().join("runs").join(name);
+    kills_lose_nothing(&program, &folder("kills"));
+    damage_is_refused(&program, &folder("damage"));
+    signals_end_a_run_that_goes_on(&program, &folder("signals"));
+    replicas_may_change(&program, &folder("replicas"));
+    wrong_checkpoints_are_refused(&program, &folder("wrong"));
+}
+
+/// Each start loads the latest checkpoint that has its name, and that one is whole.
+fn kills_lose_nothing(program: &Path, runs: &Path) {
+    let options = [
+        "train",
+        "--resume",
+        "--checkpoint-steps",
+        "1",
+        "--keep",
+        "3",
+        "--epochs",
+        "1000000",
+        "--batch-size",
+        "4",
+    ];
+    let (mut random, mut steps) = (1_u32, 0);
+    for kill in 0..KILLS {
+        let announced = latest(runs);
+        let mut child = command(program, runs, &options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        thread::sleep(Duration::from_micros(u64::from(random >> 8) % 200_000));
+        child.kill().unwrap();
+        let printed = text(&child.wait_with_output().unwrap());
+        assert!(!printed.contains("warning"), "kill {kill}: {printed}");
+        assert!(!printed.contains("error"), "kill {kill}: {printed}");
+        if let (Some(announced), true) = (announced, printed.contains("resumed from")) {
+            let announced = announced.display().to_string();
+            assert!(
+                printed.contains(&announced),
+                "kill {kill}: {announced}, and {printed}"
+            );
+        }
+        let now = checkpoints(runs);
+        assert!(now.values().all(|checkpoint| {
+            assert_whole(checkpoint);
+            true
+        }));
+        let step = now.keys().next_back().map_or(0, |(step, _)| *step);
+        assert!(
+            step >= steps,
+            "kill {kill}: step {steps} is lost, the latest is {step}"
+        );
+        steps = step;
+    }
+    assert!(steps > 100, "{KILLS} runs took {steps} steps in all");
+    println!("{KILLS} kills, {steps} steps");
+}
+
+/// A damaged checkpoint is named with the reason, and the one before it is used.
+fn damage_is_refused(program: &Path, runs: &Path) {
+    run(program, runs, &["train", "--epochs", "2"]);
+    let all = checkpoints(runs);
+    let [before, last] = [&all[&(43, 1)], &all[&(86, 2)]];
+    let file = last.join("optimizer.bpk");
+    let bytes = fs::read(&file).unwrap();
+    type Damage<'a> = Box<dyn Fn() + 'a>;
+    let damages: [(Damage, &str); 3] = [
+        (
+            Box::new(|| fs::write(&file, &bytes[..bytes.len() / 2]).unwrap()),
+            "its optimizer.bpk is damaged",
+        ),
+        (
+            Box::new(|| {
+                let mut bytes = bytes.clone();
+                bytes[1_000] ^= 4;
+                fs::write(&file, bytes).unwrap();
+            }),
+            "its optimizer.bpk is damaged",
+        ),
+        (
+            Box::new(|| fs::remove_file(&file).unwrap()),
+            "cannot read its optimizer.bpk",
+        ),
+    ];
+    for (damage, message) in damages {
+        damage();
+        let path = last.display().to_string();
+        let refused = fails(program, runs, &["test", "--checkpoint", &path]);
+        assert!(
+            refused.contains(message) && refused.contains(&path),
+            "{refused}"
+        );
+        let used = run(program, runs, &["test"]);
+        assert!(
+            used.contains(&format!(
+                "warning: cannot use the checkpoint {path}: {message}"
+            )),
+            "{used}"
+        );
+        fs::write(&file, &bytes).unwrap();
+    }
+    fs::remove_file(&file).unwrap();
+    let resumed = run(program, runs, &["train", "--epochs", "2", "--resume"]);
+    assert!(
+        resumed.contains(&format!("resumed from {}", before.display())),
+        "{resumed}"
+    );
+    assert_whole(last);
+    fs::remove_file(before.join("manifest.json")).unwrap();
+    fs::remove_file(last.join("manifest.json")).unwrap();
+    let refused = fails(program, runs, &["train", "--epochs", "3", "--resume"]);
+    assert!(
+        refused.contains("no checkpoint in") && refused.contains("is whole"),
+        "{refused}"
+    );
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill")
+        .args([name, &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+}
+
+/// SIGTERM and SIGINT save a checkpoint, and the resumed run ends as one that was not stopped.
+fn signals_end_a_run_that_goes_on(program: &Path, runs: &Path) {
+    let options = ["train", "--epochs", "12"];
+    let whole = runs.join("whole");
+    run(program, &whole, &options);
+    let expected = manifest(&latest(&whole).unwrap());
+    for name in ["-TERM", "-INT"] {
+        let runs = runs.join(name);
+        let child = command(program, &runs, &options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while checkpoints(&runs).is_empty() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        thread::sleep(Duration::from_millis(60));
+        signal(&child, name);
+        let output: Output = child.wait_with_output().unwrap();
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        assert!(
+            printed.contains("go on with the same options and --resume"),
+            "{printed}"
+        );
+        let stopped = manifest(&latest(&runs).unwrap());
+        assert!(
+            stopped["step"].as_u64() < expected["step"].as_u64(),
+            "{stopped}"
+        );
+        run(program, &runs, &[&options[..], &["--resume"]].concat());
+        assert_eq!(manifest(&latest(&runs).unwrap()), expected);
+        let without_seconds = |runs: &Path| {
+            let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
+            let lines = log.lines().map(|line| {
+                let mut line: Value = serde_json::from_str(line).unwrap();
+                line.as_object_mut()
+                    .unwrap()
+                    .retain(|name, _| !name.ends_with("seconds"));
+                line
+            });
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(without_seconds(&runs), without_seconds(&whole));
+    }
+}
+
+/// From 3 replicas to 2, 1 and 4 within an epoch: each example is counted once.
+fn replicas_may_change(program: &Path, runs: &Path) {
+    let options = [
+        "train",
+        "--epochs",
+        "2",
+        "--checkpoint-steps",
+        "1",
+        "--keep",
+        "10000",
+    ];
+    let mut from: Option<PathBuf> = None;
+    for (place, replicas) in [(1, "3"), (2, "2"), (3, "1"), (4, "4")] {
+        let stage = runs.join(replicas);
+        if let Some(checkpoint) = &from {
+            let name = checkpoint.file_name().unwrap();
+            copy(checkpoint, &stage.join("checkpoints").join(name));
+        }
+        run(
+            program,
+            &stage,
+            &[&options[..], &["--resume", "--replicas", replicas]].concat(),
+        );
+        // The first checkpoint of the second epoch that has used a quarter more of it.
+        let later = checkpoints(&stage).into_values().find(|checkpoint| {
+            let manifest = manifest(checkpoint);
+            manifest["epoch"] == 2 && manifest["examples"].as_u64().unwrap() > place * 1_350 / 4
+        });
+        from = later.or(from);
+        let log = fs::read_to_string(stage.join("metrics.jsonl")).unwrap();
+        let lines = log
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_epoch = lines.filter(|line| line["split"] == "train" && line["epoch"] == 2);
+        let examples: Vec<Value> = of_epoch.map(|line| line["examples"].clone()).collect();
+        assert_eq!(examples, [1_350], "{replicas} replicas: {log}");
+    }
+}
+
+fn wrong_checkpoints_are_refused(program: &Path, runs: &Path) {
+    run(program, runs, &["train", "--epochs", "1"]);
+    let message = fails(
+        program,
+        runs,
+        &["train", "--resume", "--epochs", "2", "--seed", "7"],
+    );
+    assert!(
+        message.contains("it was trained with --seed 42, and this run has --seed 7"),
+        "{message}"
+    );
+    let message = fails(program, runs, &["test", "--checkpoint", "no/such/folder"]);
+    assert!(
+        message.contains("cannot use the checkpoint no/such/folder"),
+        "{message}"
+    );
+    let message = fails(
+        program,
+        &runs.join("empty"),
+        &["test", "--checkpoint", "best"],
+    );
+    assert!(
+        message.contains("was saved after a validation"),
+        "{message}"
+    );
+    let file = runs.join("file");
+    fs::create_dir_all(&file).unwrap();
+    fs::write(file.join("checkpoints"), "a file").unwrap();
+    let message = fails(program, &file, &["train", "--epochs", "1"]);
+    assert!(message.contains("cannot keep checkpoints in"), "{message}");
+}
+
+/// Batch normalisation, dropout and augmentation, each drawing or keeping what differs by replica.
+fn make_stochastic(project: &Project) {
+    project.edit(
+        "model.rs",
+        "    conv1: Conv2d,",
+        "    norm: BatchNorm,\n    dropout: crate::distribute::Dropout,\n    conv1: Conv2d,",
+    );
+    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: crate::distribute::Dropout::new(0.3),\n            conv1: conv([1, 32]),");
+    project.edit(
+        "model.rs",
+        "self.conv2.forward(x)",
+        "self.norm.forward(self.conv2.forward(x))",
+    );
+    project.edit(
+        "model.rs",
+        "self.output.forward(x.flatten(1, 3))",
+        "self.output.forward(self.dropout.forward(x.flatten(1, 3)))",
+    );
+    project.edit(
+        "model.rs",
+        "        Gelu,",
+        "        BatchNorm, BatchNormConfig, Gelu,",
+    );
+    project.edit(
+        "dataset.rs",
+        "example: Example, _random",
+        "mut example: Example, random",
+    );
+    project.edit("dataset.rs", "    Ok(example)\n", "    example.pixels.rotate_left(rand::RngExt::random_range(random, 0..3));\n    Ok(example)\n");
+}
+
+#[test]
+fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation() {
+    let project = Project::default_answers();
+    let plain = project.build();
+    let other = project.path().join("runs/plain");
+    run(&plain, &other, &["train", "--epochs", "1"]);
+    make_stochastic(&project);
+    let program = project.build();
+
+    let message = fails(&program, &other, &["train", "--epochs", "2", "--resume"]);
+    assert!(
+        message.contains("its model is not the one that src/model.rs makes"),
+        "{message}"
+    );
+    assert!(message.contains("norm.gamma"), "{message}");
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            })
+        })
+        .collect();
+    for replicas in ["1", "2", "3"] {
+        let trained = |name: &str, more: &[&str]| {
+            let runs = project.path().join("runs").join(replicas).join(name);
+            let options = ["train", "--epochs", "2", "--replicas", replicas];
+            run(&program, &runs, &[&options[..], more].concat());
+            (manifest(&latest(&runs).unwrap()), runs)
+        };
+        let (expected, _) = trained("0", &[]);
+        for again in 1..5 {
+            assert_eq!(
+                trained(&again.to_string(), &[]).0,
+                expected,
+                "{replicas} replicas"
+            );
+        }
+        // Reading ahead changes nothing, and a resumed run draws what one that never stopped does.
+        let (manifest, runs) = trained(
+            "saved",
+            &[
+                "--prefetch",
+                "0",
+                "--checkpoint-steps",
+                "5",
+                "--keep",
+                "1000",
+            ],
+        );
+        assert_eq!(manifest, expected);
+        let middle = &checkpoints(&runs)[&(10, 0)];
+        let resumed = project.path().join("runs").join(replicas).join("resumed");
+        copy(
+            middle,
+            &resumed
+                .join("checkpoints")
+                .join(middle.file_name().unwrap()),
+        );
+        assert_eq!(
+            trained("resumed", &["--resume"]).0,
+            expected,
+            "{replicas} replicas, resumed"
+        );
+    }
+    stop.store(true, Ordering::Relaxed);
+    load.into_iter().for_each(|thread| thread.join().unwrap());
+}
