@@ -16,6 +16,7 @@ pub mod infer;
 pub mod loss;
 pub mod metric;
 pub mod model;
+pub mod nadam;
 pub mod report;
 pub mod strategy;
 pub mod test;

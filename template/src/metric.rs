@@ -6,7 +6,9 @@ use burn::tensor::Tensor;
 use crate::{
     checkpoint::{Best, Goal},
     dataset::Batch,
-    distribute::{Mean, MergedMetric, Metric, merge_metric_states, metric_states},
+    distribute::{
+        Mean, MergedMetric, Metric, merge_metric_states, metric_states, sparse_categorical_accuracy,
+    },
     globals::{self, Split},
 };
 
@@ -57,8 +59,7 @@ impl SplitMetrics {
 
     /// Counts the examples of a batch.
     pub fn update(&mut self, losses: &Tensor<1>, predictions: &Tensor<2>, batch: &Batch) {
-        let predicted = predictions.clone().argmax(1).squeeze_dim(1); // [batch]
-        let correct = predicted.equal(batch.labels.clone()).float(); // [batch], 0 or 1
+        let correct = sparse_categorical_accuracy(predictions, &batch.labels); // [batch], 0 or 1
         self.loss.update(losses);
         self.accuracy.update(&correct);
     }

@@ -26,7 +26,11 @@ pub use devices::visible_devices;
 pub use dropout::Dropout;
 pub use gradients::{FlatGradients, NonFinite, hash_parameters};
 pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
-pub use metric::{Mean, MergedMetric, Metric, MetricStates, merge_metric_states, metric_states};
+pub use metric::{
+    AreaUnderRoc, ConfusionMatrix, Mean, MergedMetric, Metric, MetricStates, mean_absolute_error,
+    mean_squared_error, merge_metric_states, metric_states, sparse_categorical_accuracy,
+    sparse_top_k_categorical_accuracy,
+};
 pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use optimizer::ScheduledOptimizer;

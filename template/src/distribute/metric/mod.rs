@@ -1,5 +1,16 @@
+mod auc;
+mod confusion;
+mod per_example;
+
 use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
+
+pub use auc::AreaUnderRoc;
+pub use confusion::ConfusionMatrix;
+pub use per_example::{
+    mean_absolute_error, mean_squared_error, sparse_categorical_accuracy,
+    sparse_top_k_categorical_accuracy,
+};
 
 /// A metric whose state merges over replicas.
 pub trait Metric: Send + 'static {
