@@ -387,11 +387,14 @@ mod tests {
             parse(&format!("{LOG}{{\"spl")).unwrap(),
             parse(LOG).unwrap()
         );
-        let error = drawn(&format!("{{\"spl\n{LOG}")).unwrap_err();
-        assert!(
-            format!("{error:#}").contains("a.jsonl: line 1 is no JSON object"),
-            "{error:#}"
-        );
+        for (log, line) in [
+            (format!("{{\"spl\n{LOG}"), 1),
+            (format!("{LOG}{{\"spl\n"), 5),
+        ] {
+            let error = format!("{:#}", drawn(&log).unwrap_err());
+            let expected = format!("a.jsonl: line {line} is no JSON object");
+            assert!(error.contains(&expected), "{error}");
+        }
     }
 
     #[test]
