@@ -1,6 +1,11 @@
 //! What a run tells: progress bars on a terminal, a line an epoch, and a log for programs.
 
+pub mod curves;
 mod log;
+pub mod picture;
+pub mod profile;
+pub mod summary;
+pub mod tensorboard;
 
 use std::{
     path::PathBuf,

@@ -1,0 +1,137 @@
+//! The event files of a rendered crate say to the real TensorBoard what was written.
+//!
+//! It needs Python and, the first time, the network; without them the test says so and passes,
+//! unless `KILN_REQUIRE_PYTHON` is set.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use kiln_tests::{
+    rendered::{Project, text},
+    repository, shared_target,
+};
+use serde_json::{Value, json};
+
+/// The version whose reader is asked.
+const TENSORBOARD: &str = "tensorboard==2.20.0";
+
+/// Buckets of a histogram.
+const BUCKETS: usize = 30;
+
+#[test]
+fn tensorboard_reads_what_was_written() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(reason) if env::var_os("KILN_REQUIRE_PYTHON").is_some() => panic!("{reason}"),
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let project = Project::default_answers();
+    let folder = project.path().join("events");
+    write_events(&project, &folder);
+
+    let fixture = repository().join("tests/fixtures/read_events.py");
+    let mut command = Command::new(python);
+    let output = command.arg(fixture).arg(folder.join("run")).output();
+    let output = output.expect("Python starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let events: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+
+    check_scalars(&events["scalars"]);
+    for (name, width, height) in [("gray", 8, 6), ("rgb", 6, 5)] {
+        let png = fs::read(folder.join(name).with_extension("png")).unwrap();
+        let hex: String = png.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(events["images"][name], json!([[3, width, height, hex]]));
+    }
+    check_histograms(&events["histograms"]);
+}
+
+/// Runs the fixture as an example of the project.
+fn write_events(project: &Project, folder: &Path) {
+    let examples = project.path().join("examples");
+    fs::create_dir_all(&examples).unwrap();
+    let fixture = repository().join("tests/fixtures/events.rs");
+    fs::copy(fixture, examples.join("events.rs")).unwrap();
+    fs::create_dir_all(folder).unwrap();
+    let folder = folder.to_str().unwrap();
+    project.cargo(&["run", "--example", "events", "--", folder]);
+}
+
+/// Steps 0 to 5 from before the kill, 6 and 7 from after it, and nothing of the lost 8 and 9.
+fn check_scalars(scalars: &Value) {
+    let kept = (0..6).map(|step| json!([step, 1.0_f32 / (step + 1) as f32]));
+    let again = (6..8).map(|step| json!([step, -1.0]));
+    let expected: Vec<Value> = kept.chain(again).collect();
+    assert_eq!(scalars["loss"], json!(expected));
+    assert_eq!(scalars["broken/not_finite"], json!([[4, 2.0]]));
+    assert_eq!(scalars.as_object().unwrap().len(), 2, "{scalars}");
+}
+
+fn check_histograms(histograms: &Value) {
+    let of = |tag: &str| {
+        assert_eq!(histograms[tag][0][0], 4, "the step of {tag}");
+        histograms[tag][0][1].clone()
+    };
+    let numbers = |value: &Value| -> Vec<f64> {
+        let numbers = value.as_array().unwrap().iter();
+        numbers.map(|number| number.as_f64().unwrap()).collect()
+    };
+
+    let many = of("many");
+    let values: Vec<f64> = (0..1_000)
+        .map(|value| f64::from(value * value % 97))
+        .collect();
+    assert_eq!(many["num"], 1_000.0);
+    assert_eq!(many["sum"], values.iter().sum::<f64>());
+    assert_eq!(many["max"], 96.0);
+    let (limits, counts) = (numbers(&many["bucket_limit"]), numbers(&many["bucket"]));
+    assert_eq!(limits.len(), BUCKETS);
+    let mut left = f64::NEG_INFINITY;
+    for (bucket, right) in limits.into_iter().enumerate() {
+        let last = bucket == BUCKETS - 1;
+        let inside = |value: &&f64| **value >= left && (**value < right || last);
+        let expected = values.iter().filter(inside).count();
+        assert_eq!(counts[bucket], expected as f64, "from {left} to {right}");
+        left = right;
+    }
+
+    let equal = of("equal");
+    assert_eq!([&equal["min"], &equal["max"]], [2.5, 2.5]);
+    assert_eq!(numbers(&equal["bucket"]), [7.0]);
+    assert_eq!(numbers(&of("none")["bucket"]), [0.0; 0]);
+    let broken = of("broken");
+    assert_eq!(numbers(&broken["bucket"]).iter().sum::<f64>(), 2.0);
+    assert_eq!([&broken["min"], &broken["max"]], [1.0, 2.0]);
+}
+
+/// A Python with TensorBoard, made once in the build folder; or why there is none.
+fn python() -> Result<PathBuf, String> {
+    let folder = shared_target().with_file_name(TENSORBOARD.replace("==", "-"));
+    let python = folder.join("bin/python");
+    if works(&python) {
+        return Ok(python);
+    }
+    let make = ["-m", "venv", "--clear", folder.to_str().expect("UTF-8")];
+    run(Path::new("python3"), &make)?;
+    run(&python, &["-m", "pip", "install", "--quiet", TENSORBOARD])?;
+    Ok(python)
+}
+
+fn works(python: &Path) -> bool {
+    let arguments = [
+        "-c",
+        "import tensorboard.backend.event_processing.event_accumulator",
+    ];
+    run(python, &arguments).is_ok()
+}
+
+fn run(program: &Path, arguments: &[&str]) -> Result<(), String> {
+    let called = format!("{} {}", program.display(), arguments.join(" "));
+    match Command::new(program).args(arguments).output() {
+        Err(error) => Err(format!("`{called}` does not start: {error}")),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("`{called}` failed:\n{}", text(&output))),
+    }
+}
