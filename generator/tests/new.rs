@@ -43,6 +43,7 @@ Made `my-model` in my-model: [..] files.
   description  A model trained with Burn on several replicas
   strategy     mirrored
   hardware     flex
+  tensorboard  yes
   ci           none
 
 Next:
@@ -84,6 +85,7 @@ Made `my-model` in my-model: [..] files.
   description  A model trained with Burn on several replicas
   strategy     mirrored
   hardware     flex
+  tensorboard  yes
   ci           none
 
 Next:
@@ -205,6 +207,7 @@ Made `a` in a: [..] files, 1 unchanged, 1 replaced.
   description  A model trained with Burn on several replicas
   strategy     mirrored
   hardware     flex
+  tensorboard  yes
   ci           none
 
 Next:
@@ -334,7 +337,7 @@ fn a_full_disk_leaves_nothing() {
     limited(&place, "new a --yes --vcs none --path x/y/a")
         .code(3)
         .stderr_eq(str![[r#"
-  × cannot write `x/y/a/data/t10k-images-idx3-ubyte.gz`
+  × cannot write `x/y/a/README.md`
   ╰─▶ File too large (os error 27)
 
 "#]]);
@@ -537,10 +540,11 @@ fn refuses_definitions() {
         str![[r#"
 "strtegy=mirrored"
   × there is no option `strtegy`
-  help: did you mean `strategy`? the options are `description`, `strategy`, `hardware`, `ci`
+  help: did you mean `strategy`? the options are `description`, `strategy`, `hardware`,
+        `tensorboard`, `ci`
 "nonsense=1"
   × there is no option `nonsense`
-  help: the options are `description`, `strategy`, `hardware`, `ci`
+  help: the options are `description`, `strategy`, `hardware`, `tensorboard`, `ci`
 "strategy=mirored"
   × "mirored" is not a value of the option `strategy`
   help: did you mean `mirrored`? its values are `mirrored`, `one-device`
@@ -564,7 +568,8 @@ fn refuses_definitions() {
   help: `project-name` follows from the name and place of the project
 "=x"
   × there is no option ``
-  help: did you mean `ci`? the options are `description`, `strategy`, `hardware`, `ci`
+  help: did you mean `ci`? the options are `description`, `strategy`, `hardware`, `tensorboard`,
+        `ci`
 
 "#]]
     );
@@ -638,7 +643,8 @@ fn refuses_values_files() {
    · ────┬───
    ·     ╰── no option
    ╰────
-  help: did you mean `hardware`? the options are `description`, `strategy`, `hardware`, `ci`
+  help: did you mean `hardware`? the options are `description`, `strategy`, `hardware`,
+        `tensorboard`, `ci`
 "hardware = 'coda'/n"
   × "coda" is not a value of the option `hardware`
    ╭─[v.toml:1:12]

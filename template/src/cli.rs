@@ -66,6 +66,10 @@ pub struct Args {
     #[arg(long, global = true, value_name = "N", default_value_t = 2)]
     pub prefetch: usize,
 
+    /// Show where the time of training went, and write a trace of it.
+    #[arg(long, global = true)]
+    pub profile: bool,
+
     /// Go on from the latest checkpoint in the output folder, if there is one.
     #[arg(long, global = true)]
     pub resume: bool,

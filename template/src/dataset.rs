@@ -13,6 +13,7 @@ use crate::{
     cli::Args,
     data::{BatchOptions, Collate, Dataset, DistributedDataset, Idx, Remainder, Subset, read_idx},
     globals,
+    report::picture::{Channels, Picture},
 };
 
 /// Kinds of images, labelled from 0.
@@ -122,6 +123,20 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     //   Now: examples stay as they are.
     //   Shapes: an image [height, width] in, one of the same size out.
     Ok(example)
+}
+
+/// An example as a picture with a caption, for the sheet of samples; `None` where there is nothing
+/// to see.
+///
+/// # Errors
+/// The picture has another size than its pixels.
+pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+    // TODO(dataset.picture): Show an example, or return `None`.
+    //   Now: the grey image, with its label below.
+    //   Shapes: an image [height, width].
+    let (width, height) = (example.width, example.height);
+    let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
+    Ok(Some((picture, example.label.to_string())))
 }
 
 /// Reads the examples for training and validation, and those for the test.

@@ -12,7 +12,7 @@ use burn::{module::Module, tensor::Device};
 use crate::{
     distribute::{
         FlatGradients, ReduceOp, ReplicaContext, ReplicaState, Strategy, load_running_statistics,
-        running_statistics,
+        named_parameters, running_statistics,
     },
     loss::LossObjects,
     metric::{Metrics, SplitMetrics},
@@ -49,6 +49,8 @@ struct Globals {
     /// The model as validation and test use it, until the next update.
     inference: Option<Model>,
     step: usize,
+    /// The gradients of the last update, for reports.
+    last_gradients: Option<FlatGradients>,
 }
 
 thread_local! {
@@ -157,6 +159,35 @@ pub fn step() -> usize {
 /// Sets the number of updates so far, as a checkpoint does.
 pub fn set_step(step: usize) {
     GLOBALS.with_borrow_mut(|globals| globals.step = step);
+}
+
+/// Keeps the gradients of an update for reports.
+pub fn remember_gradients(gradients: FlatGradients) {
+    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = Some(gradients));
+}
+
+/// The values of each parameter, and those of its gradient in the last update, by name.
+pub fn weights_and_gradients() -> Result<Vec<(String, Vec<f32>)>> {
+    let mut values = with_model(named_parameters)?;
+    values
+        .iter_mut()
+        .for_each(|(path, _)| path.insert_str(0, "weights/"));
+    GLOBALS.with_borrow(|globals| {
+        let gradients = globals.last_gradients.iter().flat_map(FlatGradients::iter);
+        let named = |(path, values): (&str, &[f32])| (format!("gradients/{path}"), values.to_vec());
+        values.extend(gradients.map(named));
+    });
+    Ok(values)
+}
+
+/// The learning rate of the last update of each optimizer.
+pub fn learning_rates() -> Result<Vec<(&'static str, f64)>> {
+    with_trainable(|trainable| {
+        let optimizers = trainable.optimizers_mut().into_iter();
+        optimizers
+            .map(|(name, optimizer)| (name, optimizer.learning_rate()))
+            .collect()
+    })
 }
 
 /// Keeps gradients for a later batch of the same update.

@@ -58,10 +58,19 @@ impl SplitMetrics {
     }
 
     /// Counts the examples of a batch.
-    pub fn update(&mut self, losses: &Tensor<1>, predictions: &Tensor<2>, batch: &Batch) {
+    ///
+    /// # Errors
+    /// Predictions and labels do not fit together.
+    pub fn update(
+        &mut self,
+        losses: &Tensor<1>,
+        predictions: &Tensor<2>,
+        batch: &Batch,
+    ) -> Result<()> {
         let correct = sparse_categorical_accuracy(predictions, &batch.labels); // [batch], 0 or 1
         self.loss.update(losses);
         self.accuracy.update(&correct);
+        Ok(())
     }
 
     /// All metrics of the split, in the order of reports; the loss is the first.

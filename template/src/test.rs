@@ -24,8 +24,8 @@ pub fn test_step(batch: Batch) -> Result<Losses> {
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Test, |metrics| {
-        metrics.update(&per_example, &predictions, &batch);
-    })?;
+        metrics.update(&per_example, &predictions, &batch)
+    })??;
     Ok(Losses::new().with("loss", &compute_loss(per_example)?))
 }
 

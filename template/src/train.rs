@@ -15,7 +15,10 @@ use crate::{
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
     metric::{merged_metrics, reset_metrics},
-    report::Report,
+    report::{
+        Report,
+        profile::{Phase, span},
+    },
     validation::validate,
 };
 
@@ -26,6 +29,7 @@ pub fn train_step(batch: Batch) -> Result<(Losses, GradientsParams)> {
     //   Note: losses of several models each feed their own parameters; `GradientsParams` of all
     //         can be extended into one, and `Trainable::update` gives each optimizer its part.
     //   Shapes: features [batch, 1, height, width] and labels [batch] in.
+    let forward = span(Phase::Forward);
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
     let predictions = model.forward(batch.features.clone()); // [batch, classes]
@@ -33,8 +37,10 @@ pub fn train_step(batch: Batch) -> Result<(Losses, GradientsParams)> {
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     let loss = compute_loss(per_example.clone())?; // [1]
     globals::with_metrics(Split::Train, |metrics| {
-        metrics.update(&per_example, &predictions, &batch);
-    })?;
+        metrics.update(&per_example, &predictions, &batch)
+    })??;
+    drop(forward);
+    let _backward = span(Phase::Backward);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
     Ok((Losses::new().with("loss", &loss), gradients))
 }
@@ -59,6 +65,7 @@ pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
 /// Another replica failed, or a gradient is not finite.
 pub fn apply_gradients(gradients: GradientsParams) -> Result<()> {
     let replica = replica_context()?;
+    let all_reduce = span(Phase::AllReduce);
     let mut gradients = FlatGradients::new(&globals::model()?, gradients);
     if let Some(earlier) = globals::take_gradients() {
         gradients.accumulate(&earlier);
@@ -70,6 +77,8 @@ pub fn apply_gradients(gradients: GradientsParams) -> Result<()> {
     for bucket in gradients.buckets_mut() {
         replica.all_reduce(ReduceOp::Sum, bucket)?;
     }
+    drop(all_reduce);
+    let _update = span(Phase::Update);
     let step = globals::step() + 1;
     globals::set_step(step);
     if !update_gradients(&mut gradients)? {
@@ -82,7 +91,9 @@ pub fn apply_gradients(gradients: GradientsParams) -> Result<()> {
             replica.check_equal("the parameters", hash_parameters(&trainable.model))?;
         }
         Ok(trainable)
-    })
+    })?;
+    globals::remember_gradients(gradients);
+    Ok(())
 }
 
 /// Trains all replicas on one global batch, and returns the losses of that batch.
@@ -111,6 +122,7 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
     let mut progress = start(args, examples, &checkpoints, report)?;
     let mut callbacks = create_callbacks(args);
     interrupt::listen();
+    report.introduce(datasets.train.dataset())?;
     while progress.epoch <= args.epochs {
         let epoch = progress.epoch;
         report.begin(Split::Train, epoch, datasets.train.batches_per_epoch());
@@ -140,6 +152,7 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
         }
         report.end(progress.step, &merged_metrics(Split::Train)?)?;
         let validation = validate(epoch, progress.step, &datasets.validation, report)?;
+        report.parameters(progress.step)?;
         callbacks.after_epoch(progress, report)?;
         reset_metrics(Split::Train)?;
         progress.end_epoch();
@@ -148,6 +161,7 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
             return stopped(report, args, progress);
         }
     }
+    report.conclude(progress)?;
     Ok(Some(progress))
 }
 
@@ -171,16 +185,17 @@ fn start(
     };
     checkpoints.prepare()?;
     let progress = checkpoint.restore(args, examples)?;
-    report.resume_training(progress.epoch)?;
+    report.resume_training(progress)?;
     report.say(&format!("resumed from {}", checkpoint.path.display()));
     Ok(progress)
 }
 
-fn stopped(report: &Report, args: &Args, progress: Progress) -> Result<Option<Progress>> {
+fn stopped(report: &mut Report, args: &Args, progress: Progress) -> Result<Option<Progress>> {
     report.say(&format!(
         "stopped after step {}; go on with the same options and --resume (the checkpoints are in {})",
         progress.step,
         args.output_dir.display()
     ));
+    report.conclude(progress)?;
     Ok(None)
 }

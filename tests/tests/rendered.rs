@@ -25,6 +25,25 @@ fn the_default_crate_is_clean_and_passes_its_own_tests() {
     assert_eq!(listed, guards().iter().map(String::as_str).collect());
 }
 
+#[test]
+fn the_readme_of_a_project_lists_its_sites() {
+    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
+    let sites: toml::Table = sites.parse().unwrap();
+    let rows = sites["site"].as_array().unwrap().iter().map(|site| {
+        let [id, file, what] = ["id", "file", "what"].map(|key| site[key].as_str().unwrap());
+        format!("| `{id}` | `{file}` | {what} |")
+    });
+    let rows: Vec<String> = rows.collect();
+    let readme = fs::read_to_string(repository().join("template/README.md.liquid")).unwrap();
+    let listed: Vec<&str> = readme
+        .lines()
+        .filter(|line| line.contains("| `src/"))
+        .collect();
+    assert_eq!(listed, rows);
+    let front = fs::read_to_string(repository().join("README.md")).unwrap();
+    assert!(front.contains(&format!("**{} TODO sites**", rows.len())));
+}
+
 /// The contract tests that `todos.toml` names.
 fn guards() -> BTreeSet<String> {
     let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();

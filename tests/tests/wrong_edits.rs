@@ -8,7 +8,7 @@ use kiln_tests::{
 };
 
 /// The site, its file, and what is replaced there by what.
-const EDITS: [(&str, &str, &str, &str); 19] = [
+const EDITS: [(&str, &str, &str, &str); 20] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -62,6 +62,12 @@ const EDITS: [(&str, &str, &str, &str); 19] = [
         "dataset.rs",
         "Ok(example)",
         "Ok(Example { height: 1, pixels: example.pixels[..example.width].to_vec(), ..example })",
+    ),
+    (
+        "dataset.picture",
+        "dataset.rs",
+        "example.pixels.clone())?",
+        "example.pixels[1..].to_vec())?",
     ),
     (
         "dataset.source",

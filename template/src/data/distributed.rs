@@ -502,12 +502,18 @@ mod tests {
             let shard = epoch.last().unwrap().into_iter().next().unwrap();
             format!("{:#}", shard.examples().unwrap_err())
         };
-        for epoch in [slow(2).epoch(1), slow(0).epoch_from(1, 40)] {
-            let error = error(epoch);
-            assert_eq!(error, "cannot read example 40 of the dataset: no such file");
+        for prefetch in [0, 2] {
+            let failed = error(slow(prefetch).epoch_from(1, 40));
+            assert_eq!(
+                failed,
+                "cannot read example 40 of the dataset: no such file"
+            );
+            let panicked = error(slow(prefetch).epoch_from(1, 41));
+            assert_eq!(
+                panicked,
+                "cannot read example 41 of the dataset: it panicked: out of range"
+            );
         }
-        let error = error(slow(2).epoch_from(1, 41));
-        assert_eq!(error, "reading examples panicked: out of range");
     }
 
     #[test]

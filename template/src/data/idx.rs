@@ -219,19 +219,16 @@ mod tests {
     fn a_file_larger_than_memory_opens_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let file = File::create(folder.path().join("images")).unwrap();
-        // 2^20 images of 256 x 256, most of them holes that take no disk.
-        let header = [[0, 0, 8, 3], [0, 16, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0]].concat();
-        let len: u64 = 16 + (1 << 36);
+        // 2^16 images of 256 x 256, most of them holes that take no disk: 4 GiB.
+        let header = [[0, 0, 8, 3], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0]].concat();
+        let len: u64 = 16 + (1 << 32);
         {
             let mut file = &file;
             file.write_all(&header).unwrap();
         }
-        if let Err(error) = file.set_len(len) {
-            println!("skipped: this disk holds no sparse file of 64 GiB: {error}");
-            return;
-        }
+        file.set_len(len).unwrap();
         let idx = read_idx::<3>(folder.path(), "images").unwrap();
-        assert_eq!(idx.dims, [1 << 20, 256, 256]);
-        assert_eq!(idx.values()[(1 << 36) - 1], 0);
+        assert_eq!(idx.dims, [1 << 16, 256, 256]);
+        assert_eq!(idx.values()[(1 << 32) - 1], 0);
     }
 }

@@ -1,11 +1,7 @@
 use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Receiver, sync_channel},
     thread,
 };
-
-use anyhow::anyhow;
 
 use super::{Shard, distributed::Batches};
 use crate::distribute::PerReplica;
@@ -23,7 +19,7 @@ impl<E: Send + 'static> Prefetch<E> {
         let (sender, receiver) = sync_channel(depth.max(1) - 1);
         thread::spawn(move || {
             for mut shards in batches {
-                shards.iter_mut().for_each(read_ahead);
+                shards.iter_mut().for_each(Shard::read_ahead);
                 if sender.send(shards).is_err() {
                     // Nobody waits for more.
                     return;
@@ -32,20 +28,6 @@ impl<E: Send + 'static> Prefetch<E> {
         });
         Prefetch { batches: receiver }
     }
-}
-
-/// A panic while reading becomes the error of the batch, for the replica that needs it.
-fn read_ahead<E>(shard: &mut Shard<E>) {
-    let read = catch_unwind(AssertUnwindSafe(|| shard.read_ahead()));
-    if let Err(panic) = read {
-        shard.fail(anyhow!("reading examples panicked: {}", message(&*panic)));
-    }
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without a message")
 }
 
 impl<E> Iterator for Prefetch<E> {

@@ -1,10 +1,16 @@
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
 
 use super::{Augment, BatchInfo, BatchOptions, dataset::Shared, stream};
-use crate::distribute::{PerReplica, replica_context};
+use crate::{
+    distribute::{PerReplica, panic_message, replica_context},
+    report::profile::{Phase, span},
+};
 
 /// Makes the tensors of a batch from its examples, at least one, on `device`.
 pub trait Collate: Sized {
@@ -79,14 +85,10 @@ impl<E> Shard<E> {
         }
     }
 
-    /// Makes [`load`](Self::load) fail with `error`.
-    pub(super) fn fail(&mut self, error: anyhow::Error) {
-        self.examples = Some(Err(error));
-    }
-
     fn read(&self) -> Result<Vec<E>> {
         let read = |place: &Place| {
-            self.read_example(*place)
+            catch_unwind(AssertUnwindSafe(|| self.read_example(*place)))
+                .unwrap_or_else(|panic| Err(anyhow!("it panicked: {}", panic_message(&*panic))))
                 .with_context(|| format!("cannot read example {} of the dataset", place.index))
         };
         self.places.iter().map(read).collect()
@@ -119,6 +121,7 @@ impl<E> Shard<E> {
     /// # Errors
     /// An example cannot be read, or the thread is no replica's.
     pub fn load<B: Collate<Example = E>>(self) -> Result<Option<B>> {
+        let _data = span(Phase::Data);
         let (replica, training) = (replica_context()?, self.training);
         replica.begin_batch(self.info);
         let examples = self.examples()?;

@@ -236,6 +236,36 @@ impl ModuleVisitor for Unflatten<'_> {
     }
 }
 
+/// The path and the values of each parameter that trains, in the order of the gradients.
+pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
+    #[derive(Default)]
+    struct Named {
+        path: Vec<String>,
+        values: Vec<(String, Vec<f32>)>,
+    }
+
+    impl ModuleVisitor for Named {
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_require_grad() {
+                let values = param.val().into_data().iter::<f32>().collect();
+                self.values.push((self.path.join("."), values));
+            }
+        }
+    }
+
+    let mut named = Named::default();
+    model.visit(&mut named);
+    named.values
+}
+
 /// A hash of the bits of all parameters, to compare replicas.
 pub fn hash_parameters<M: Module>(model: &M) -> u64 {
     let mut hash = HashParameters(DefaultHasher::new());

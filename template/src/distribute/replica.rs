@@ -317,7 +317,8 @@ fn guarded<O>(context: &ReplicaContext, step: impl FnOnce() -> Result<O>) -> Res
         })
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("without a message")

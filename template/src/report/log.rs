@@ -51,29 +51,32 @@ pub fn cut(log: &Path, epoch: usize) -> Result<()> {
     fs::rename(&temporary, log).with_context(cannot)
 }
 
+/// What is said of a split.
+pub struct Line<'a> {
+    pub split: Split,
+    pub epoch: usize,
+    pub step: usize,
+    pub metrics: &'a [MergedMetric],
+    pub seconds: f64,
+    /// Of these, those in which the replicas waited for batches.
+    pub data_seconds: f64,
+}
+
 /// Appends the line of a split.
-pub fn append(
-    log: &Path,
-    split: Split,
-    epoch: usize,
-    step: usize,
-    metrics: &[MergedMetric],
-    seconds: f64,
-) -> Result<()> {
-    let mut line = Map::new();
-    line.insert("split".into(), json!(split.name()));
-    line.insert("epoch".into(), json!(epoch));
-    line.insert("step".into(), json!(step));
-    line.insert(
-        "examples".into(),
-        json!(metrics.first().map_or(0, |metric| metric.examples)),
-    );
-    for metric in metrics {
-        line.insert(metric.name.clone(), json!(metric.value));
+pub fn append(log: &Path, line: &Line) -> Result<()> {
+    let mut object = Map::new();
+    object.insert("split".into(), json!(line.split.name()));
+    object.insert("epoch".into(), json!(line.epoch));
+    object.insert("step".into(), json!(line.step));
+    let examples = line.metrics.first().map_or(0, |metric| metric.examples);
+    object.insert("examples".into(), json!(examples));
+    for metric in line.metrics {
+        object.insert(metric.name.clone(), json!(metric.value));
     }
-    line.insert("seconds".into(), json!(seconds));
-    let line = format!("{}\n", Value::Object(line));
+    object.insert("seconds".into(), json!(line.seconds));
+    object.insert("data_seconds".into(), json!(line.data_seconds));
+    let text = format!("{}\n", Value::Object(object));
     let file = OpenOptions::new().create(true).append(true).open(log);
-    file.and_then(|mut file| file.write_all(line.as_bytes()))
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
         .with_context(|| format!("cannot write {}", log.display()))
 }

@@ -1,31 +1,55 @@
-//! What a run tells: progress bars on a terminal, a line an epoch, and a log for programs.
+//! What a run tells: progress bars on a terminal, a line an epoch, a log for programs, event files
+//! for TensorBoard, pictures, and where the time goes.
 
+#[cfg(feature = "tensorboard")]
+mod board;
+#[cfg(not(feature = "tensorboard"))]
+#[path = "no_board.rs"]
+mod board;
 pub mod curves;
 mod log;
 pub mod picture;
 pub mod profile;
 pub mod summary;
+#[cfg(feature = "tensorboard")]
 pub mod tensorboard;
 
 use std::{
+    fs,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
+    checkpoint::Progress,
     cli::Args,
+    dataset::{Examples, picture},
     distribute::{Losses, MergedMetric},
-    globals::Split,
+    globals::{self, Split},
 };
+use board::Board;
+use picture::Picture;
 
 const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
 
-/// Reports a run on the terminal and in `metrics.jsonl`.
+/// Examples on the sheet of samples, and how many of them in a row.
+const SAMPLES: usize = 32;
+const SAMPLES_IN_A_ROW: usize = 8;
+
+/// A share of an epoch spent waiting for data that is worth a word.
+const STARVING: f64 = 0.05;
+
+/// Reports a run on the terminal and in its output folder.
 pub struct Report {
+    folder: PathBuf,
     log: PathBuf,
+    /// While training.
+    board: Option<Board>,
+    /// Whether the time of phases is recorded, and since which step.
+    profile: Option<usize>,
     epochs: usize,
     current: Option<Current>,
     line: String,
@@ -47,7 +71,10 @@ impl Report {
     pub fn new(args: &Args) -> Result<Self> {
         let log = log::prepare(&args.output_dir)?;
         Ok(Report {
+            folder: args.output_dir.clone(),
             log,
+            board: None,
+            profile: args.profile.then_some(0),
             epochs: args.epochs,
             current: None,
             line: String::new(),
@@ -57,21 +84,136 @@ impl Report {
     /// Begins a log of its own for this training; an older one is kept under another name.
     ///
     /// # Errors
-    /// The older log cannot be renamed.
+    /// A file cannot be made, or the older log not be renamed.
     pub fn start_training(&mut self) -> Result<()> {
-        log::rotate(&self.log)
+        log::rotate(&self.log)?;
+        self.begin_training(Progress::START, 0)
     }
 
-    /// Goes on with the log of a training that is resumed in `epoch`.
+    /// Goes on with the log of a training that is resumed.
     ///
     /// # Errors
-    /// The log cannot be read or written.
-    pub fn resume_training(&mut self, epoch: usize) -> Result<()> {
-        log::cut(&self.log, epoch)
+    /// A file cannot be made, read or written.
+    pub fn resume_training(&mut self, progress: Progress) -> Result<()> {
+        log::cut(&self.log, progress.epoch)?;
+        // At this step an epoch was reported only if it has ended.
+        let first_step = progress.step + usize::from(progress.examples == 0);
+        self.begin_training(progress, first_step)
+    }
+
+    fn begin_training(&mut self, progress: Progress, first_step: usize) -> Result<()> {
+        self.board = Some(Board::open(&self.folder.join("tensorboard"), first_step)?);
+        if self.profile.is_some() {
+            self.profile = Some(progress.step);
+            profile::start();
+        }
+        Ok(())
+    }
+
+    /// Shows what is trained and on what: a table of the model, and a sheet of samples.
+    ///
+    /// # Errors
+    /// An example cannot be read, or the sheet not be written.
+    pub fn introduce(&mut self, examples: &Examples) -> Result<()> {
+        let model = globals::strategy()?.run_on_first(|_| globals::model());
+        self.say(&summary::summarize(&model?));
+        let examples = (0..examples.len().min(SAMPLES)).map(|index| examples.get(index));
+        let pictures = examples
+            .map(|example| picture(&example?))
+            .collect::<Result<Vec<_>>>()?;
+        let (pictures, captions): (Vec<_>, Vec<_>) = pictures.into_iter().flatten().unzip();
+        if pictures.is_empty() {
+            return Ok(());
+        }
+        let sheet = picture::sheet(&pictures, SAMPLES_IN_A_ROW, &captions)?;
+        self.picture(0, "samples", &sheet)
+    }
+
+    /// Shows how training went: curves, and with `--profile` where the time went.
+    ///
+    /// # Errors
+    /// A picture or the trace cannot be written.
+    pub fn conclude(&mut self, progress: Progress) -> Result<()> {
+        self.draw_curves()?;
+        if let Some(first) = self.profile {
+            let profile = profile::finish(progress.step - first);
+            let trace = self.folder.join("trace.json");
+            profile.write_chrome_trace(&trace)?;
+            self.say(&profile.breakdown());
+            self.say(&format!(
+                "a trace for ui.perfetto.dev is in {}",
+                trace.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Draws the log, which is not there yet where training was stopped in its first epoch.
+    fn draw_curves(&self) -> Result<()> {
+        match self.log.exists() {
+            true => curves::draw(&self.log, &self.folder.join("curves.svg")),
+            false => Ok(()),
+        }
+    }
+
+    /// A number at a step of training, for TensorBoard.
+    ///
+    /// # Errors
+    /// The event file cannot be written.
+    pub fn scalar(&mut self, step: usize, tag: &str, value: f64) -> Result<()> {
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.scalar(step, tag, value))
+    }
+
+    /// How values are distributed at a step of training, for TensorBoard.
+    ///
+    /// # Errors
+    /// The event file cannot be written.
+    pub fn histogram(&mut self, step: usize, tag: &str, values: &[f32]) -> Result<()> {
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.histogram(step, tag, values))
+    }
+
+    /// A picture at a step of training, for TensorBoard and as `pictures/TAG-STEP.png`.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn picture(&mut self, step: usize, tag: &str, picture: &Picture) -> Result<()> {
+        let folder = self.folder.join("pictures");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let name = format!("{}-{step:08}.png", tag.replace(['/', '\\'], "-"));
+        picture.save_png(&folder.join(name))?;
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.picture(step, tag, picture))
+    }
+
+    /// The learning rates, and histograms of all parameters and of their last gradients.
+    ///
+    /// # Errors
+    /// An event file cannot be written.
+    pub fn parameters(&mut self, step: usize) -> Result<()> {
+        if self.board.is_none() || !cfg!(feature = "tensorboard") {
+            return Ok(());
+        }
+        let strategy = globals::strategy()?;
+        let (rates, values) = strategy.run_on_first(|_| {
+            Ok((
+                globals::learning_rates()?,
+                globals::weights_and_gradients()?,
+            ))
+        })?;
+        for (optimizer, rate) in rates {
+            self.scalar(step, &format!("learning_rate/{optimizer}"), rate)?;
+        }
+        for (tag, values) in values {
+            self.histogram(step, &tag, &values)?;
+        }
+        Ok(())
     }
 
     /// Waits for the next batch with `next`, and counts the time.
     pub fn wait_for<T>(&mut self, next: impl FnOnce() -> T) -> T {
+        let _data = profile::span(profile::Phase::Data);
         let started = Instant::now();
         let batch = next();
         if let Some(current) = &mut self.current {
@@ -120,16 +262,24 @@ impl Report {
         };
         current.bar.finish_and_clear();
         let seconds = current.started.elapsed().as_secs_f64();
-        log::append(
-            &self.log,
-            current.split,
-            current.epoch,
+        let waited = current.waited.as_secs_f64();
+        let line = log::Line {
+            split: current.split,
+            epoch: current.epoch,
             step,
             metrics,
             seconds,
-        )?;
+            data_seconds: waited,
+        };
+        log::append(&self.log, &line)?;
+        if let Some(board) = &mut self.board {
+            board.metrics(current.split, step, metrics)?;
+        }
         self.tell(&current, metrics, seconds);
-        Ok(())
+        match current.split {
+            Split::Test => self.draw_curves(),
+            Split::Train | Split::Validation => Ok(()),
+        }
     }
 
     /// Says something in a line of its own.
@@ -147,7 +297,12 @@ impl Report {
         match split {
             Split::Train => {
                 let place = self.place(split, epoch);
-                self.line = format!("epoch {place}  train  {values}  {seconds:.2} s");
+                let waited = current.waited.as_secs_f64();
+                let starving = match waited > STARVING * seconds {
+                    true => format!(", {waited:.2} s of it waiting for data"),
+                    false => String::new(),
+                };
+                self.line = format!("epoch {place}  train  {values}  {seconds:.2} s{starving}");
             }
             Split::Validation => {
                 let line = std::mem::take(&mut self.line);

@@ -5,8 +5,9 @@ use clap::Parser;
 use training::{
     cli::Args,
     data::{Collate, stream},
-    dataset::{Batch, Example, Examples, augment, read_examples, split},
+    dataset::{Batch, Example, Examples, augment, picture, read_examples, split},
     distribute::replica_context,
+    report::picture::sheet,
 };
 
 use crate::support::{contract, difference, set_up_replicas, values};
@@ -134,5 +135,22 @@ fn augmentation_repeats_and_keeps_examples_in_batches() {
             );
             Ok(())
         })
+    });
+}
+
+#[test]
+fn pictures_can_be_laid_out_on_a_sheet() {
+    contract("dataset.picture", || {
+        let examples = read()?.0;
+        let some = (0..4.min(examples.len())).map(|index| picture(&examples.get(index)?));
+        let (pictures, captions): (Vec<_>, Vec<_>) = some
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .flatten()
+            .unzip();
+        if !pictures.is_empty() {
+            sheet(&pictures, 2, &captions)?;
+        }
+        Ok(())
     });
 }

@@ -29,7 +29,8 @@ impl AreaUnderRoc {
     /// Shapes: scores `[batch]`, higher for class 1; labels `[batch]`, 0 or 1.
     ///
     /// # Errors
-    /// A label is neither, a score is not a number, or their numbers differ.
+    /// A label is neither, a score is not a number, or there are more of one than of the other;
+    /// nothing is counted then.
     pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
         let ([scores_len], [labels_len]) = (scores.dims(), labels.dims());
         ensure!(
@@ -38,15 +39,20 @@ impl AreaUnderRoc {
             self.name
         );
         let (scores, labels) = (scores.clone().into_data(), labels.clone().into_data());
-        for (score, label) in scores.iter::<f64>().zip(labels.iter::<i64>()) {
+        let pairs: Vec<_> = scores.iter::<f64>().zip(labels.iter::<i64>()).collect();
+        // All are checked before any is counted.
+        for (score, label) in &pairs {
             ensure!(
-                (label == 0 || label == 1) && !score.is_nan(),
+                (0..=1).contains(label) && !score.is_nan(),
                 "`{}` got the score {score} for the label {label}: labels are 0 or 1, and scores \
                  numbers",
                 self.name
             );
-            self.pairs.extend([score, label as f64]);
         }
+        let flat = pairs
+            .into_iter()
+            .flat_map(|(score, label)| [score, label as f64]);
+        self.pairs.extend(flat);
         Ok(())
     }
 

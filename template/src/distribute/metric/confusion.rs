@@ -1,4 +1,4 @@
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use burn::tensor::{Int, Tensor};
 
 use super::Metric;
@@ -30,7 +30,8 @@ impl ConfusionMatrix {
     /// Shapes: logits `[batch, classes]`, labels `[batch]`.
     ///
     /// # Errors
-    /// There are other classes than in the matrix.
+    /// There are other classes than in the matrix, or another number of labels than predictions;
+    /// nothing is counted then.
     pub fn update(&mut self, logits: &Tensor<2>, labels: &Tensor<1, Int>) -> Result<()> {
         let classes = logits.dims()[1];
         ensure!(
@@ -41,15 +42,25 @@ impl ConfusionMatrix {
         );
         let predicted = logits.clone().argmax(1).into_data(); // [batch, 1]
         let labels = labels.clone().into_data(); // [batch]
+        ensure!(
+            predicted.num_elements() == labels.num_elements(),
+            "`{}` got {} predictions for {} labels",
+            self.name,
+            predicted.num_elements(),
+            labels.num_elements()
+        );
+        // All are checked before any is counted.
+        if let Some(label) = labels
+            .iter::<i64>()
+            .find(|label| !(0..classes as i64).contains(label))
+        {
+            bail!(
+                "`{}` met the label {label}, and there are {classes} classes",
+                self.name
+            );
+        }
         for (label, predicted) in labels.iter::<i64>().zip(predicted.iter::<i64>()) {
-            let label = usize::try_from(label).ok().filter(|label| *label < classes);
-            let label = label.ok_or_else(|| {
-                anyhow::anyhow!(
-                    "`{}` met a label that is none of {classes} classes",
-                    self.name
-                )
-            })?;
-            self.counts[label * classes + predicted as usize] += 1.0;
+            self.counts[label as usize * classes + predicted as usize] += 1.0;
         }
         Ok(())
     }
@@ -80,6 +91,10 @@ impl ConfusionMatrix {
             0.0 => 0.0,
             sum => 2.0 * precision * recall / sum,
         }
+    }
+
+    fn named(&self, value: &str) -> String {
+        format!("{}_{value}", self.name)
     }
 
     /// The mean over the classes that have examples or predictions.
@@ -131,14 +146,14 @@ impl Metric for ConfusionMatrix {
     fn results(&self) -> Vec<(String, f64)> {
         vec![
             (
-                "precision".to_owned(),
+                self.named("precision"),
                 self.macro_mean(|class| self.precision(class)),
             ),
             (
-                "recall".to_owned(),
+                self.named("recall"),
                 self.macro_mean(|class| self.recall(class)),
             ),
-            ("f1".to_owned(), self.macro_mean(|class| self.f1(class))),
+            (self.named("f1"), self.macro_mean(|class| self.f1(class))),
         ]
     }
 

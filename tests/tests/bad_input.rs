@@ -1,0 +1,275 @@
+//! Bad input ends a rendered program with an error that says what is wrong and where, before or
+//! without losing anything.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use flate2::{Compression, write::GzEncoder};
+use kiln_tests::rendered::{Project, text};
+
+const FILES: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
+
+/// An IDX file of unsigned bytes.
+fn idx(dims: &[u32], values: impl Fn(usize) -> u8) -> Vec<u8> {
+    let len = dims.iter().product::<u32>() as usize;
+    let mut bytes = vec![0, 0, 8, dims.len() as u8];
+    bytes.extend(dims.iter().flat_map(|dim| dim.to_be_bytes()));
+    bytes.extend((0..len).map(values));
+    bytes
+}
+
+/// A folder like that of MNIST, with `size` x `size` images of which 60 train and 20 test.
+fn data(folder: &Path, size: u32) {
+    fs::create_dir_all(folder).unwrap();
+    for (files, examples) in [(&FILES[..2], 60), (&FILES[2..], 20)] {
+        let square = (size * size) as usize;
+        let images = idx(&[examples, size, size], |at| (at / square % 10 * 25) as u8);
+        fs::write(folder.join(files[0]), images).unwrap();
+        fs::write(
+            folder.join(files[1]),
+            idx(&[examples], |at| (at % 10) as u8),
+        )
+        .unwrap();
+    }
+}
+
+struct Program {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl Program {
+    fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(options).current_dir(&self.folder);
+        command
+    }
+
+    #[track_caller]
+    fn fails(&self, options: &[&str], messages: &[&str]) {
+        let output = self.command(options).output().unwrap();
+        let printed = text(&output);
+        assert!(!output.status.success(), "{options:?} succeeds: {printed}");
+        assert!(!printed.contains("panicked"), "{options:?}: {printed}");
+        for message in messages {
+            assert!(
+                printed.contains(message),
+                "{options:?} lacks {message:?}: {printed}"
+            );
+        }
+    }
+
+    #[track_caller]
+    fn runs(&self, options: &[&str]) -> String {
+        let output = self.command(options).output().unwrap();
+        assert!(output.status.success(), "{options:?}: {}", text(&output));
+        text(&output)
+    }
+}
+
+#[test]
+fn bad_input_is_told_with_its_place() {
+    let project = Project::default_answers();
+    let program = Program {
+        program: project.build(),
+        folder: project.path(),
+    };
+    damaged_data_are_named(&program);
+    data_of_other_sizes_train(&program);
+    divergence_names_step_replica_and_parameter(&program);
+    a_full_disk_keeps_the_checkpoint_before(&program);
+    places_that_cannot_be_written_are_named(&program);
+}
+
+fn damaged_data_are_named(program: &Program) {
+    let folder = program.folder.join("damaged");
+    let options = ["train", "--epochs", "1", "--data-dir", "damaged"];
+    let labels = folder.join(FILES[1]);
+    let images = folder.join(FILES[0]);
+    data(&folder, 8);
+    let whole = fs::read(&images).unwrap();
+
+    fs::write(&images, &whole[..whole.len() - 7]).unwrap();
+    program.fails(
+        &options,
+        &[
+            "damaged/train-images-idx3-ubyte",
+            "[60, 8, 8]",
+            "3833 bytes follow it",
+        ],
+    );
+    fs::write(&images, [&[0, 0, 9, 3], &whole[4..]].concat()).unwrap();
+    program.fails(
+        &options,
+        &[
+            "damaged/train-images-idx3-ubyte",
+            "magic number is [00, 00, 09, 03]",
+        ],
+    );
+    fs::write(&images, idx(&[59, 8, 8], |_| 0)).unwrap();
+    program.fails(
+        &options,
+        &[
+            "train-images-idx3-ubyte has 59 images",
+            "train-labels-idx1-ubyte has 60 labels",
+        ],
+    );
+    fs::write(&images, &whole).unwrap();
+    fs::write(&labels, idx(&[60], |at| if at == 41 { 10 } else { 0 })).unwrap();
+    program.fails(
+        &options,
+        &[
+            "label 41 of damaged/train-labels-idx1-ubyte is 10",
+            "10 classes",
+        ],
+    );
+    fs::write(&labels, b"").unwrap();
+    program.fails(&options, &["train-labels-idx1-ubyte", "0 bytes"]);
+    fs::remove_file(&labels).unwrap();
+    program.fails(
+        &options,
+        &["neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz is in damaged"],
+    );
+    data(&folder, 8);
+    fs::write(folder.join(FILES[2]), idx(&[0, 8, 8], |_| 0)).unwrap();
+    fs::write(folder.join(FILES[3]), idx(&[0], |_| 0)).unwrap();
+    program.fails(
+        &options,
+        &["cannot batch the test split", "the dataset is empty"],
+    );
+    program.fails(
+        &["infer", "damaged/none"],
+        &["there is no checkpoint in runs"],
+    );
+    assert!(
+        !program.folder.join("runs/checkpoints").exists(),
+        "nothing was begun"
+    );
+}
+
+/// 28 x 28 as MNIST is, gzipped; and more replicas than examples.
+fn data_of_other_sizes_train(program: &Program) {
+    let folder = program.folder.join("mnist");
+    data(&folder, 28);
+    for name in FILES {
+        let path = folder.join(name);
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        gzip.write_all(&fs::read(&path).unwrap()).unwrap();
+        fs::write(path.with_extension("gz"), gzip.finish().unwrap()).unwrap();
+        fs::remove_file(path).unwrap();
+    }
+    let options = [
+        "--epochs",
+        "1",
+        "--data-dir",
+        "mnist",
+        "--output-dir",
+        "runs/mnist",
+    ];
+    let printed = program.runs(&options);
+    assert!(printed.contains("(20 examples)"), "{printed}");
+    let replicas = [&options[..], &["--replicas", "23", "--batch-size", "1"]].concat();
+    let printed = program.runs(&replicas);
+    assert!(printed.contains("(20 examples)"), "{printed}");
+    program.fails(
+        &[&options[..], &["--drop-remainder", "--batch-size", "50"]].concat(),
+        &["54 examples make no full batch of 100", "--drop-remainder"],
+    );
+}
+
+fn divergence_names_step_replica_and_parameter(program: &Program) {
+    let folder = ["--output-dir", "runs/diverged"];
+    program.runs(&[&["train", "--epochs", "1"], &folder[..]].concat());
+    let options = [
+        "train",
+        "--epochs",
+        "2",
+        "--resume",
+        "--learning-rate",
+        "1e38",
+    ];
+    program.fails(
+        &[&options[..], &folder].concat(),
+        &[
+            "training stopped at epoch 2, step 4",
+            "replica",
+            "of 2 failed",
+            "the gradient of `conv1.weight` holds NaN",
+        ],
+    );
+    let printed = program.runs(&[&["test"], &folder[..]].concat());
+    assert!(
+        !printed.contains("warning"),
+        "the checkpoint before is untouched: {printed}"
+    );
+}
+
+/// A limit on the size of files stands for a disk that is full.
+fn a_full_disk_keeps_the_checkpoint_before(program: &Program) {
+    let folder = ["--output-dir", "runs/full"];
+    program.runs(&[&["train", "--epochs", "1"], &folder[..]].concat());
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 100; exec '{}' train --resume --epochs 2 --output-dir runs/full",
+        program.program.display()
+    );
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(&program.folder)
+        .output();
+    let output = output.unwrap();
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("cannot save the checkpoint runs/full/checkpoints/step-00000086"),
+        "{printed}"
+    );
+    assert!(printed.contains("File too large"), "{printed}");
+    let left = fs::read_dir(program.folder.join("runs/full/checkpoints")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["step-00000043-epoch-1"]);
+    let printed = program.runs(&[&["train", "--resume", "--epochs", "2"], &folder[..]].concat());
+    assert!(
+        printed.contains("resumed from runs/full/checkpoints/step-00000043-epoch-1"),
+        "{printed}"
+    );
+}
+
+fn places_that_cannot_be_written_are_named(program: &Program) {
+    program.fails(
+        &["--output-dir", "Cargo.toml/runs"],
+        &["cannot make the output folder Cargo.toml/runs"],
+    );
+    program.fails(
+        &["--output-dir", "/proc/runs"],
+        &["cannot make the output folder /proc/runs"],
+    );
+    program.fails(
+        &[
+            "infer",
+            "mnist/t10k-images-idx3-ubyte.gz",
+            "--output-dir",
+            "runs/full",
+            "--output",
+            "none/at/all",
+        ],
+        &["cannot write none/at/all"],
+    );
+    program.fails(
+        &[
+            "infer",
+            "mnist/t10k-labels-idx1-ubyte.gz",
+            "--output-dir",
+            "runs/full",
+        ],
+        &["mnist/t10k-labels-idx1-ubyte.gz", "3 dimensions"],
+    );
+}
