@@ -54,10 +54,10 @@ impl Model {
 
     /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
     pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        let x = self.activation.forward(self.conv1.forward(features)); // [batch, 16, height, width]
-        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 32, height, width]
-        let x = self.pool.forward(x); // [batch, 32, height / 2, width / 2]
-        let x = self.resize.forward(x); // [batch, 32, 4, 4]
+        let x = self.activation.forward(self.conv1.forward(features)); // [batch, 32, height, width]
+        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 64, height, width]
+        let x = self.pool.forward(x); // [batch, 64, height / 2, width / 2]
+        let x = self.resize.forward(x); // [batch, 64, 4, 4]
         self.output.forward(x.flatten(1, 3)) // [batch, classes]
     }
 }

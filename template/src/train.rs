@@ -10,7 +10,8 @@ use crate::{
     data::Shard,
     dataset::{Batch, Datasets, Example},
     distribute::{
-        FlatGradients, Losses, NonFinite, PerReplica, ReduceOp, hash_parameters, replica_context,
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, ReduceOp, hash_parameters,
+        replica_context,
     },
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
@@ -23,11 +24,11 @@ use crate::{
 };
 
 /// One replica's losses and gradients for its share of a batch.
-pub fn train_step(batch: Batch) -> Result<(Losses, GradientsParams)> {
+pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     // TODO(train.step): Compute the losses and the gradients of a batch.
     //   Now: one loss of one model, and its gradients.
-    //   Note: losses of several models each feed their own parameters; `GradientsParams` of all
-    //         can be extended into one, and `Trainable::update` gives each optimizer its part.
+    //   Note: several networks, as of a GAN, are fields of the model; add the gradients of each
+    //         from its own loss, and give each its optimizer in `Trainable::update`.
     //   Shapes: features [batch, 1, height, width] and labels [batch] in.
     let forward = span(Phase::Forward);
     let batch = prepare_inputs(batch)?;
@@ -42,7 +43,10 @@ pub fn train_step(batch: Batch) -> Result<(Losses, GradientsParams)> {
     drop(forward);
     let _backward = span(Phase::Backward);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
-    Ok((Losses::new().with("loss", &loss), gradients))
+    Ok((
+        Losses::new().with("loss", &loss),
+        Gradients::new().with(gradients),
+    ))
 }
 
 /// Decides what becomes of the gradients, summed over replicas; false skips the update.
@@ -63,7 +67,7 @@ pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
 ///
 /// # Errors
 /// Another replica failed, or a gradient is not finite.
-pub fn apply_gradients(gradients: GradientsParams) -> Result<()> {
+pub fn apply_gradients(gradients: Gradients) -> Result<()> {
     let replica = replica_context()?;
     let all_reduce = span(Phase::AllReduce);
     let mut gradients = FlatGradients::new(&globals::model()?, gradients);
@@ -103,7 +107,7 @@ pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Loss
         let (losses, gradients) = match shard.load()? {
             Some(batch) => train_step(batch)?,
             // Without examples a replica still takes part in the sum, and gets the same update.
-            None => (Losses::new(), GradientsParams::new()),
+            None => (Losses::new(), Gradients::new()),
         };
         apply_gradients(gradients)?;
         Ok(losses)

@@ -1,9 +1,11 @@
 //! Two replicas of a generated crate against a plain Burn loop, on the same work: `cargo bench -p
 //! kiln-tests --bench replicas`.
 //!
-//! Both sides are built from one rendered crate and run in turn. The plain loop
+//! All sides are built from one rendered crate and run in turn. The plain loop
 //! (`tests/fixtures/plain_burn.rs`) has one replica, the system's allocator, and threads as Burn
-//! uses them; it neither clips gradients nor checks them, nor keeps metrics.
+//! uses them; it neither clips gradients nor checks them, nor keeps metrics but the loss. The bare
+//! loop is the same with the allocator and the threads of the generated crate, to see what the
+//! generated loop costs.
 
 use std::{fs, path::Path, process::Command};
 
@@ -13,7 +15,7 @@ use kiln_tests::{
 };
 use serde_json::Value;
 
-const RUNS: usize = 7;
+const RUNS: usize = 9;
 const EPOCHS: usize = 5;
 /// Examples in a global batch: the default of 16 a replica, on two.
 const BATCH: usize = 32;
@@ -22,18 +24,32 @@ const EXAMPLES: usize = 1_350;
 /// What the generated crate must reach.
 const GOAL: f64 = 1.5;
 
+/// Percent of time that the generated loop may cost over a bare one.
+const COST: f64 = 2.0;
+
 fn main() {
     let project = Project::default_answers();
     let examples = project.path().join("examples");
     fs::create_dir_all(&examples).expect("a folder");
     let fixture = repository().join("tests/fixtures/plain_burn.rs");
     fs::copy(fixture, examples.join("plain_burn.rs")).expect("a fixture");
-    project.cargo(&["build", "--release", "--example", "plain_burn"]);
+    let plain = fs::read_to_string(examples.join("plain_burn.rs")).expect("a fixture");
+    let allocator =
+        "#[global_allocator]\nstatic ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;\n";
+    let bare = plain.replacen(
+        "use std::time::Instant;",
+        &format!("use std::time::Instant;\n{allocator}"),
+        1,
+    );
+    fs::write(examples.join("bare_loop.rs"), bare).expect("an example");
+    project.cargo(&["build", "--release", "--examples"]);
     let plain = shared_target().join("release/examples/plain_burn");
+    let bare = shared_target().join("release/examples/bare_loop");
     let program = project.build();
 
-    let sides: [(&str, &dyn Fn() -> f64); 3] = [
-        ("plain Burn loop, one replica", &|| run_plain(&plain)),
+    let sides: [(&str, &dyn Fn() -> f64); 4] = [
+        ("plain Burn loop, one replica", &|| run_plain(&plain, &[])),
+        ("bare loop, one replica", &|| run_plain(&bare, &["pool"])),
         ("generated crate, one replica", &|| {
             run_generated(&program, &project.path(), 1)
         }),
@@ -57,11 +73,16 @@ fn main() {
         );
     }
     println!("goal: two replicas at least {GOAL} x the plain loop");
+    let cost = 100.0 * (medians[1] / medians[2] - 1.0);
+    println!(
+        "one replica of the generated loop costs {cost:.1}% over the bare loop (goal: at most {COST}%)"
+    );
 }
 
-fn run_plain(program: &Path) -> f64 {
+fn run_plain(program: &Path, more: &[&str]) -> f64 {
     let output = Command::new(program)
         .args([EPOCHS.to_string(), BATCH.to_string()])
+        .args(more)
         .output()
         .expect("the plain loop starts");
     let printed = text(&output);

@@ -51,3 +51,60 @@ impl Dropout {
         input * Tensor::from_inner(mask)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::{
+        data::BatchInfo,
+        distribute::{MirroredStrategy, Strategy},
+    };
+
+    /// What two replicas make of ones at a position of the data.
+    fn dropped(seed: u64, position: usize) -> Vec<Vec<f32>> {
+        let strategy = MirroredStrategy::new(vec![Device::flex(); 2]).unwrap();
+        let strategy: Arc<dyn Strategy> = Arc::new(strategy);
+        let outputs = strategy.run_on_all(move |replica| {
+            replica.begin_batch(BatchInfo {
+                seed,
+                epoch: 1,
+                position,
+                examples: 1,
+                examples_in_update: 1,
+                completes_update: true,
+            });
+            let ones = Tensor::<2>::ones([100, 100], replica.device());
+            let output = Dropout::new(0.25).forward(ones).into_data();
+            Ok(output.iter::<f32>().collect())
+        });
+        outputs.unwrap().into_iter().collect()
+    }
+
+    #[test]
+    fn masks_repeat_and_differ_by_replica_position_and_seed() {
+        let masks = dropped(7, 32);
+        assert_eq!(dropped(7, 32), masks);
+        assert_ne!(masks[0], masks[1]);
+        assert_ne!(dropped(7, 64), masks);
+        assert_ne!(dropped(8, 32), masks);
+        let kept = masks[0].iter().filter(|value| **value > 0.0).count();
+        assert!((7_300..7_700).contains(&kept), "{kept} of 10,000 are kept");
+        let scale = 1.0 / 0.75;
+        assert!(
+            masks[0]
+                .iter()
+                .all(|value| *value == 0.0 || (*value - scale).abs() < 1e-6)
+        );
+    }
+
+    #[test]
+    fn nothing_is_dropped_without_recording() {
+        let ones = Tensor::<1>::ones([100], &Device::flex());
+        let output = Dropout::new(0.9).forward(ones.clone());
+        assert_eq!(output.into_data(), ones.into_data());
+    }
+}

@@ -25,6 +25,29 @@ pub enum NonFinite {
     Zero,
 }
 
+/// The gradients of a step: of one model, or of several networks that each have a loss of their own.
+#[derive(Default)]
+pub struct Gradients(Vec<GradientsParams>);
+
+impl Gradients {
+    pub fn new() -> Self {
+        Gradients::default()
+    }
+
+    /// Adds those of a network, as `GradientsParams::from_grads` takes them from its loss.
+    #[must_use]
+    pub fn with(mut self, gradients: GradientsParams) -> Self {
+        self.0.push(gradients);
+        self
+    }
+
+    /// The gradient of a parameter: the sum, where several losses feed it.
+    fn remove<const D: usize>(&mut self, id: ParamId) -> Option<Tensor<D>> {
+        let of_each = self.0.iter_mut().filter_map(|one| one.remove::<D>(id));
+        of_each.reduce(|sum, one| sum + one)
+    }
+}
+
 /// The gradients of a model, one after the other in a few flat buckets.
 ///
 /// The order is that of the model's fields, equal on all replicas. A parameter without a gradient,
@@ -46,7 +69,7 @@ struct Parameter {
 
 impl FlatGradients {
     /// Takes the gradients of `model` from their tensors.
-    pub fn new<M: Module>(model: &M, gradients: GradientsParams) -> Self {
+    pub fn new<M: Module>(model: &M, gradients: Gradients) -> Self {
         let flat = FlatGradients {
             buckets: Vec::new(),
             parameters: Vec::new(),
@@ -167,7 +190,7 @@ impl FlatGradients {
 
 struct Flatten {
     flat: FlatGradients,
-    gradients: GradientsParams,
+    gradients: Gradients,
     path: Vec<String>,
 }
 
@@ -309,7 +332,7 @@ mod tests {
     fn flat(model: &Weights) -> FlatGradients {
         let loss = model.used.val().square().sum();
         let gradients = GradientsParams::from_grads(loss.backward(), model);
-        FlatGradients::new(model, gradients)
+        FlatGradients::new(model, Gradients::new().with(gradients))
     }
 
     fn gradients(used: [f32; 2]) -> FlatGradients {
@@ -352,6 +375,29 @@ mod tests {
         let params = flat.of(&model);
         assert_eq!(gradient(&params, &model.used), Some(vec![10.0, 12.0]));
         assert_eq!(gradient(&params, &model.unused), None);
+    }
+
+    #[test]
+    fn each_loss_feeds_its_own_network() {
+        let model = weights([5.0, 6.0]);
+        let [used, unused] = [&model.used, &model.unused].map(|param| param.val());
+        // Both losses see both networks, as those of a generator and a discriminator do.
+        let first = (used.clone() * unused.clone()).sum().backward();
+        let second = (used.square() * unused).sum().backward();
+        let of = |mut gradients, param: &Param<Tensor<1>>| {
+            let mut own = GradientsParams::new();
+            let tensor = param.val().grad_remove(&mut gradients).unwrap();
+            own.register(param.id, tensor);
+            own
+        };
+        let gradients = Gradients::new()
+            .with(of(first, &model.used))
+            .with(of(second, &model.unused));
+        let flat = FlatGradients::new(&model, gradients);
+        assert_eq!(
+            listed(&flat),
+            [("used", vec![1.0, 1.0]), ("unused", vec![25.0, 36.0])]
+        );
     }
 
     #[test]

@@ -56,6 +56,20 @@ mod tests {
         assert_eq!(parts.unwrap(), PerReplica::from_iter([2.0; 3]));
     }
 
+    #[test]
+    fn replicas_that_differ_are_named() {
+        let check = |word: fn(usize) -> u64| {
+            mirrored(3)
+                .run_on_all(move |replica| replica.check_equal("weights", word(replica.rank())))
+        };
+        assert!(check(|_| 7).is_ok());
+        let error = format!("{:#}", check(|rank| u64::from(rank == 2)).unwrap_err());
+        assert!(
+            error.contains("weights of replica 2 differ from those of replica 0"),
+            "{error}"
+        );
+    }
+
     /// Replica 1 fails while the others wait for it in an all-reduce.
     fn failure(fail: fn() -> Result<()>) -> String {
         let result = mirrored(3).run_on_all(move |replica| {

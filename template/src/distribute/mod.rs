@@ -24,7 +24,7 @@ pub use callbacks::Callbacks;
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
 pub use devices::visible_devices;
 pub use dropout::Dropout;
-pub use gradients::{FlatGradients, NonFinite, hash_parameters, named_parameters};
+pub use gradients::{FlatGradients, Gradients, NonFinite, hash_parameters, named_parameters};
 pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
 pub use metric::{
     AreaUnderRoc, ConfusionMatrix, Mean, MergedMetric, Metric, MetricStates, mean_absolute_error,

@@ -5,6 +5,7 @@ use training::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
     checkpoint::Progress,
     cli::Args,
+    distribute::{FlatGradients, Gradients},
     globals,
     report::Report,
 };
@@ -77,8 +78,7 @@ fn rows_of<const D: usize>(tensor: &Tensor<D>) -> usize {
 }
 
 fn parameters_that_train(step: usize) -> Result<Vec<String>> {
-    let gradients = burn::optim::GradientsParams::new();
-    let gradients = training::distribute::FlatGradients::new(&globals::model()?, gradients);
+    let gradients = FlatGradients::new(&globals::model()?, Gradients::new());
     let paths = gradients.iter().map(|(path, _)| path);
     Ok(paths
         .filter(|path| is_trainable(path, step))

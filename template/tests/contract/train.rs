@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
 use burn::{
     module::{ModuleVisitor, Param},
@@ -5,13 +7,16 @@ use burn::{
     tensor::Tensor,
 };
 use training::{
+    data::{BatchOptions, Remainder, Subset},
+    dataset::Examples,
+    distribute::Gradients,
     globals,
     train::{apply_gradients, distributed_train_step},
 };
 
 use crate::support::{EXAMPLES, contract, difference, on_own_thread, set_up_replicas};
 
-/// The losses of each step and the weights after two passes over the examples.
+/// The losses of each step and the weights after three passes over the examples.
 fn trained(
     replicas: usize,
     examples: usize,
@@ -20,7 +25,7 @@ fn trained(
     on_own_thread(move || {
         let job = set_up_replicas(replicas)?;
         let mut losses = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..3 {
             for batch in job.batches(examples, global_batch_size)? {
                 let step = distributed_train_step(batch)?;
                 losses.push(step.iter().map(|(_, loss)| loss as f32).sum());
@@ -38,7 +43,7 @@ fn ensure_same_training(replicas: usize, examples: usize, global_batch_size: usi
         difference(&weights, &several_weights),
     );
     ensure!(
-        losses < 1e-4 && weights < 1e-4,
+        losses < 1e-5 && weights < 1e-5,
         "{replicas} replicas train to other losses (by {losses}) and weights (by {weights}) than \
          one, with {examples} examples in global batches of {global_batch_size}"
     );
@@ -47,16 +52,72 @@ fn ensure_same_training(replicas: usize, examples: usize, global_batch_size: usi
 
 #[test]
 fn replicas_train_to_the_weights_of_one() {
-    // Batches that do not divide by the replicas, and a short last one.
     contract("train.step", || {
-        ensure_same_training(2, EXAMPLES, 11)?;
-        ensure_same_training(3, EXAMPLES, 16)
+        // A global batch that does not divide by the replicas, and a last one of every size.
+        for last in 1..=11 {
+            ensure_same_training(2, 22 + last, 11)?;
+            ensure_same_training(3, 22 + last, 11)?;
+            ensure_same_training(4, 22 + last, 11)?;
+        }
+        Ok(())
     });
 }
 
 #[test]
 fn more_replicas_than_examples_train_to_the_weights_of_one() {
     contract("train.step", || ensure_same_training(4, 3, 8));
+}
+
+/// The losses of all updates and the weights after one pass over 50 examples.
+fn trained_in_updates(batch: usize, accumulate: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+    on_own_thread(move || {
+        let job = set_up_replicas(2)?;
+        let dataset = Arc::clone(job.datasets.train.dataset());
+        let first: Examples = Arc::new(Subset::new(dataset, (0..EXAMPLES).collect())?);
+        let options = BatchOptions {
+            global_batch_size: batch,
+            seed: 42,
+            shuffle: false,
+            remainder: Remainder::Keep,
+            accumulate,
+            prefetch: 0,
+            training: true,
+            augment: None,
+        };
+        let data = job.strategy.distribute_dataset(first, options)?;
+        let (mut losses, mut of_update) = (Vec::new(), 0.0);
+        for inputs in data.epoch(1) {
+            let (info, before) = (inputs.info(), job.parameters()?);
+            let step = distributed_train_step(inputs)?;
+            of_update += step.iter().map(|(_, loss)| loss as f32).sum::<f32>();
+            ensure!(
+                info.completes_update || before == job.parameters()?,
+                "a batch that does not complete its update changes the parameters"
+            );
+            if info.completes_update {
+                losses.push(std::mem::take(&mut of_update));
+            }
+        }
+        Ok((losses, job.parameters()?))
+    })
+}
+
+#[test]
+fn accumulated_batches_train_as_one_large_batch() {
+    contract("train.step", || {
+        let (losses, weights) = trained_in_updates(18, 1)?;
+        let (accumulated_losses, accumulated_weights) = trained_in_updates(6, 3)?;
+        let (losses, weights) = (
+            difference(&losses, &accumulated_losses),
+            difference(&weights, &accumulated_weights),
+        );
+        ensure!(
+            losses < 1e-5 && weights < 1e-5,
+            "three batches of 6 that are accumulated train to other losses (by {losses}) and \
+             weights (by {weights}) than one of 18"
+        );
+        Ok(())
+    });
 }
 
 #[test]
@@ -72,7 +133,7 @@ fn a_gradient_that_is_not_finite_never_reaches_the_parameters() {
             if replica.rank() == 1 {
                 burn::module::Module::visit(&globals::model()?, &mut filled);
             }
-            apply_gradients(filled.gradients)
+            apply_gradients(Gradients::new().with(filled.gradients))
         });
         // An error is one right answer, and going on with finite parameters the other.
         if applied.is_ok() {
