@@ -103,6 +103,7 @@ fn checkpoints_survive_whatever_happens() {
     damage_is_refused(&program, &folder("damage"));
     signals_end_a_run_that_goes_on(&program, &folder("signals"));
     replicas_may_change(&program, &folder("replicas"));
+    the_last_and_the_best_are_kept(&program, &folder("kept"));
     wrong_checkpoints_are_refused(&program, &folder("wrong"));
 }
 
@@ -226,11 +227,11 @@ fn signal(child: &Child, name: &str) {
 
 /// SIGTERM and SIGINT save a checkpoint, and the resumed run ends as one that was not stopped.
 fn signals_end_a_run_that_goes_on(program: &Path, runs: &Path) {
-    let options = ["train", "--epochs", "12"];
-    let whole = runs.join("whole");
-    run(program, &whole, &options);
-    let expected = manifest(&latest(&whole).unwrap());
-    for name in ["-TERM", "-INT"] {
+    for (name, accumulate) in [("-TERM", "1"), ("-INT", "3")] {
+        let options = ["train", "--epochs", "12", "--accumulate", accumulate];
+        let whole = runs.join(accumulate);
+        run(program, &whole, &options);
+        let expected = manifest(&latest(&whole).unwrap());
         let runs = runs.join(name);
         let child = command(program, &runs, &options)
             .stdout(Stdio::piped())
@@ -308,6 +309,43 @@ fn replicas_may_change(program: &Path, runs: &Path) {
         let examples: Vec<Value> = of_epoch.map(|line| line["examples"].clone()).collect();
         assert_eq!(examples, [1_350], "{replicas} replicas: {log}");
     }
+}
+
+fn the_last_and_the_best_are_kept(program: &Path, runs: &Path) {
+    let options = ["train", "--epochs", "12", "--keep"];
+    let all = runs.join("all");
+    run(program, &all, &[&options[..], &["100"]].concat());
+    let accuracy = |path: &Path| manifest(path)["validation"]["accuracy"].as_f64().unwrap();
+    let all = checkpoints(&all);
+    assert_eq!(all.len(), 12);
+    // The first of those that are equal.
+    let mut best = (0.0, (0, 0));
+    for (place, path) in &all {
+        if accuracy(path) > best.0 {
+            best = (accuracy(path), *place);
+        }
+    }
+    let kept = runs.join("kept");
+    run(program, &kept, &[&options[..], &["2"]].concat());
+    let places: Vec<_> = checkpoints(&kept).into_keys().collect();
+    let mut expected: Vec<_> = all.into_keys().skip(10).collect();
+    if !expected.contains(&best.1) {
+        expected.insert(0, best.1);
+    }
+    assert_eq!(places, expected, "the best is {best:?}");
+    assert_eq!(
+        places.len(),
+        3,
+        "choose epochs of which the best is not among the last"
+    );
+    let printed = run(program, &kept, &["test", "--checkpoint", "best"]);
+    assert!(printed.contains("test  loss"), "{printed}");
+    let log = fs::read_to_string(kept.join("metrics.jsonl")).unwrap();
+    let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&test["split"], &test["step"]),
+        (&"test".into(), &best.1.0.into())
+    );
 }
 
 fn wrong_checkpoints_are_refused(program: &Path, runs: &Path) {

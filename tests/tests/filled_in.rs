@@ -4,7 +4,10 @@
 use std::fs;
 
 use kiln::todo;
-use kiln_tests::{rendered::Project, repository};
+use kiln_tests::{
+    rendered::{Project, text},
+    repository,
+};
 use serde_json::Value;
 
 /// Files in which the task shows. The others keep what they do, without their markers.
@@ -94,4 +97,85 @@ fn another_task_needs_no_other_edits() {
             .filter(|line| line.contains("table.csv,"));
         assert_eq!(lines.count(), 1_000, "{predictions}");
     }
+}
+
+/// The network of the template, and a second one with a loss and an optimizer of its own.
+fn add_a_network(project: &Project) {
+    let model = [
+        ("pub struct Model {", "pub struct Network {"),
+        ("impl Model {", "impl Network {"),
+        ("        Model {\n            conv1", "        Network {\n            conv1"),
+        (
+            "/// What is trained: a model",
+            "/// The network, and another that guesses how bright an image is from what it says.
+#[derive(Module, Debug)]
+pub struct Model {
+    pub network: Network,
+    pub brightness: Linear,
+}
+
+impl Model {
+    pub fn new(device: &Device) -> Self {
+        Model {
+            network: Network::new(device),
+            brightness: LinearConfig::new(CLASSES, 1).init(device),
+        }
+    }
+
+    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
+        self.network.forward(features)
+    }
+}
+
+/// What is trained: a model",
+        ),
+        ("    pub optimizer: ScheduledOptimizer,", "    pub optimizer: ScheduledOptimizer,\n    pub second: ScheduledOptimizer,"),
+        (
+            "        let gradients = gradients.of(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);",
+            "        let network = gradients.of(&self.model.network);
+        let brightness = gradients.of(&self.model.brightness);
+        self.model.network = self.optimizer.update(self.model.network, network);
+        self.model.brightness = self.second.update(self.model.brightness, brightness);",
+        ),
+        ("    Ok(Trainable { model, optimizer })", "    let second = ScheduledOptimizer::new(crate::nadam::NadamConfig::new().init(), 0.01);
+    Ok(Trainable { model, optimizer, second })"),
+    ];
+    for (from, to) in model {
+        project.edit("model.rs", from, to);
+    }
+    let step = [
+        ("    drop(forward);", "    let brightness = batch.features.clone().flatten::<2>(1, 3).mean_dim(1); // [batch, 1]
+    let guess = model.brightness.forward(predictions.detach()); // [batch, 1]
+    let errors = (guess - brightness).square().squeeze_dim(1); // [batch]
+    let second = compute_loss(errors)?; // [1]
+    drop(forward);"),
+        ("    let gradients = GradientsParams::from_grads(loss.backward(), &model);", "    let of_network = GradientsParams::from_grads(loss.backward(), &model.network);
+    let of_brightness = GradientsParams::from_grads(second.backward(), &model.brightness);"),
+        ("Losses::new().with(\"loss\", &loss)", "Losses::new().with(\"loss\", &loss).with(\"brightness\", &second)"),
+        ("Gradients::new().with(gradients)", "Gradients::new().with(of_network).with(of_brightness)"),
+    ];
+    for (from, to) in step {
+        project.edit("train.rs", from, to);
+    }
+}
+
+#[test]
+fn two_networks_have_a_loss_and_an_optimizer_each() {
+    let project = Project::default_answers();
+    add_a_network(&project);
+    let output = project.try_cargo(&["test", "--test", "contract", "checkpoint"]);
+    let printed = text(&output);
+    assert!(!printed.contains("could not compile"), "{printed}");
+    assert!(
+        printed.contains("TODO(optimizer.choice): ")
+            && printed.contains("does `Trainable::optimizers_mut` list all optimizers?"),
+        "an optimizer that is not saved goes unseen: {printed}"
+    );
+    project.edit(
+        "model.rs",
+        "vec![(\"optimizer\", &mut self.optimizer)]",
+        "vec![(\"optimizer\", &mut self.optimizer), (\"second\", &mut self.second)]",
+    );
+    project.cargo(&["test", "--test", "contract"]);
 }

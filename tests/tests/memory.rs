@@ -1,0 +1,53 @@
+//! Memory does not grow with the number of steps.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
+
+use kiln_tests::rendered::Project;
+
+/// Resident memory of a process in MiB.
+fn resident(process: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.unwrap().split_whitespace().nth(1).unwrap();
+    kilobytes.parse::<f64>().unwrap() / 1_024.0
+}
+
+/// 10,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms.
+#[test]
+fn ten_thousand_steps_need_no_more_memory_than_one_thousand() {
+    if !cfg!(target_os = "linux") {
+        return println!("skipped: only Linux tells the memory of a process in /proc");
+    }
+    let project = Project::default_answers();
+    let options = [
+        "train",
+        "--epochs",
+        "10",
+        "--steps-per-epoch",
+        "1000",
+        "--batch-size",
+        "2",
+    ];
+    let mut child = Command::new(project.build())
+        .args(options)
+        .current_dir(project.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let epochs = lines
+        .map(Result::unwrap)
+        .filter(|line| line.starts_with("epoch "));
+    let memory: Vec<f64> = epochs.take(9).map(|_| resident(child.id())).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    println!("MiB after each thousand steps: {memory:.1?}");
+    assert_eq!(memory.len(), 9);
+    // Allocators settle within the first epochs; a leak of one batch a step would be 4 MiB.
+    let (early, late) = (memory[1], memory[8]);
+    assert!(late < early + 4.0, "from {early} to {late} MiB: {memory:?}");
+}
