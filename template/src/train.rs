@@ -129,7 +129,8 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
     report.introduce(datasets.train.dataset())?;
     while progress.epoch <= args.epochs {
         let epoch = progress.epoch;
-        report.begin(Split::Train, epoch, datasets.train.batches_per_epoch());
+        let left = datasets.train.batches_after(progress.examples);
+        report.begin(Split::Train, epoch, left);
         let mut batches = datasets.train.epoch_from(epoch, progress.examples);
         while let Some(inputs) = report.wait_for(|| batches.next()) {
             let batch = inputs.info();

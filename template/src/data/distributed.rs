@@ -117,8 +117,13 @@ impl<E: Send + 'static> DistributedDataset<E> {
     }
 
     pub fn batches_per_epoch(&self) -> usize {
-        self.examples_per_epoch()
-            .div_ceil(self.options.global_batch_size)
+        self.batches_after(0)
+    }
+
+    /// The batches of an epoch after its first `examples`.
+    pub fn batches_after(&self, examples: usize) -> usize {
+        let left = self.examples_per_epoch().saturating_sub(examples);
+        left.div_ceil(self.options.global_batch_size)
     }
 
     /// Updates of the parameters in an epoch.
