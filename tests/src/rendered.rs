@@ -27,15 +27,26 @@ impl Project {
     /// # Panics
     /// The template does not render.
     pub fn default_answers() -> Self {
+        Self::with_answers(&[])
+    }
+
+    /// Renders a project with other answers to some options.
+    ///
+    /// # Panics
+    /// The template does not render, or an answer is not valid.
+    pub fn with_answers(answers: &[(&str, &str)]) -> Self {
         let alone = CARGO.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let template = Template::embedded().expect("an embedded template");
-        let default = combinations(&template, NAME).remove(0);
+        let default = combinations(&template, NAME).remove(0).answers;
+        let answers = answers.iter().fold(default, |all, (option, value)| {
+            all.with(&template, option, value).expect("a valid answer")
+        });
         let project = Project {
             folder,
             _alone: alone,
         };
-        generate(&template, &default.answers, &project.path()).expect("a rendered project");
+        generate(&template, &answers, &project.path()).expect("a rendered project");
         let lock = repository().join("tests/fixtures/Cargo.lock");
         fs::copy(lock, project.path().join("Cargo.lock")).expect("a lock file");
         project

@@ -97,6 +97,34 @@ fn another_task_needs_no_other_edits() {
             .filter(|line| line.contains("table.csv,"));
         assert_eq!(lines.count(), 1_000, "{predictions}");
     }
+    let path = project.path().join("data/table.csv");
+    let table = fs::read_to_string(&path).unwrap();
+    let broken = table.lines().enumerate().map(|(at, line)| match at {
+        7..40 => format!("NaN,{}\n", line.split_once(',').unwrap().1),
+        _ => format!("{line}\n"),
+    });
+    fs::write(&path, broken.collect::<String>()).unwrap();
+    let output = project.try_cargo(&[
+        "run",
+        "--release",
+        "--",
+        "train",
+        "--output-dir",
+        "runs/nan",
+    ]);
+    let printed = text(&output);
+    assert!(
+        !output.status.success(),
+        "NaN in the data trains: {printed}"
+    );
+    assert!(
+        printed.contains("training stopped at epoch 1, step"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("the gradient of `hidden.weight` holds NaN"),
+        "{printed}"
+    );
 }
 
 /// The network of the template, and a second one with a loss and an optimizer of its own.

@@ -26,6 +26,32 @@ fn the_default_crate_is_clean_and_passes_its_own_tests() {
 }
 
 #[test]
+fn other_answers_and_features_are_clean_and_tested() {
+    let answers = [
+        ("strategy", "one-device"),
+        ("tensorboard", "no"),
+        ("ci", "github"),
+    ];
+    let project = Project::with_answers(&answers);
+    project.cargo(&["fmt", "--check"]);
+    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.cargo(&["test", "--lib", "report"]);
+    // One project at a time.
+    drop(project);
+    let project = Project::default_answers();
+    let pictures = ["--features", "image-folder"];
+    project.cargo(
+        &[
+            &["clippy", "--all-targets"],
+            &pictures[..],
+            &["--", "-D", "warnings"],
+        ]
+        .concat(),
+    );
+    project.cargo(&[&["test", "--lib"], &pictures[..], &["data::image_folder"]].concat());
+}
+
+#[test]
 fn the_readme_of_a_project_lists_its_sites() {
     let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
     let sites: toml::Table = sites.parse().unwrap();

@@ -154,3 +154,59 @@ fn damaged<E: std::fmt::Display>(name: &str) -> impl FnOnce(E) -> anyhow::Error 
     let name = name.to_owned();
     move |error| anyhow!("its {name} cannot be read: {error}")
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::{
+        nn::{Linear, LinearConfig},
+        tensor::Device,
+    };
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Layers {
+        hidden: Linear,
+        output: Linear,
+    }
+
+    fn layers(hidden: usize) -> Layers {
+        let device = Device::flex();
+        Layers {
+            hidden: LinearConfig::new(2, hidden).init(&device),
+            output: LinearConfig::new(hidden, 1).init(&device),
+        }
+    }
+
+    fn files(layers: Layers) -> Files {
+        let bytes = layers.into_record().into_bytes().unwrap();
+        Files::from_iter([(MODEL.to_owned(), bytes.to_vec())])
+    }
+
+    #[test]
+    fn a_model_comes_back_with_its_values_and_ids() {
+        let saved = layers(3);
+        let loaded = load_model(layers(3), &files(saved.clone())).unwrap();
+        let [saved, loaded] = [saved.hidden.weight, loaded.hidden.weight];
+        assert_eq!(saved.id, loaded.id);
+        assert_eq!(saved.val().into_data(), loaded.val().into_data());
+    }
+
+    #[test]
+    fn a_parameter_of_another_shape_is_named_with_both_shapes() {
+        let error = load_model(layers(4), &files(layers(3)))
+            .unwrap_err()
+            .to_string();
+        for part in ["hidden.weight", "output.weight", "[2, 4]", "[2, 3]"] {
+            assert!(error.contains(part), "no {part} in: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_no_model_is_named() {
+        let error = |files| format!("{:#}", load_model(layers(3), &files).unwrap_err());
+        assert!(error(Files::new()).contains("it has no model.bpk"));
+        let broken = Files::from_iter([(MODEL.to_owned(), vec![1, 2, 3])]);
+        assert!(error(broken).contains("its model.bpk cannot be read"));
+    }
+}

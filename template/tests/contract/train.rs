@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::{
     module::{ModuleVisitor, Param},
     optim::GradientsParams,
@@ -14,7 +14,7 @@ use training::{
     train::{apply_gradients, distributed_train_step},
 };
 
-use crate::support::{EXAMPLES, contract, difference, on_own_thread, set_up_replicas};
+use crate::support::{EXAMPLES, Job, contract, difference, on_own_thread, set_up_replicas};
 
 /// The losses of each step and the weights after three passes over the examples.
 fn trained(
@@ -90,16 +90,38 @@ fn trained_in_updates(batch: usize, accumulate: usize) -> Result<(Vec<f32>, Vec<
             let (info, before) = (inputs.info(), job.parameters()?);
             let step = distributed_train_step(inputs)?;
             of_update += step.iter().map(|(_, loss)| loss as f32).sum::<f32>();
-            ensure!(
-                info.completes_update || before == job.parameters()?,
-                "a batch that does not complete its update changes the parameters"
-            );
+            if !info.completes_update {
+                ensure!(
+                    before == job.parameters()?,
+                    "a batch that does not complete its update changes the parameters"
+                );
+                ensure!(
+                    kept_gradients(&job)?
+                        .windows(2)
+                        .all(|pair| pair[0] != pair[1]),
+                    "replicas exchange gradients before the update is complete"
+                );
+            }
             if info.completes_update {
                 losses.push(std::mem::take(&mut of_update));
             }
         }
         Ok((losses, job.parameters()?))
     })
+}
+
+/// What each replica has summed up for an update that is not complete.
+fn kept_gradients(job: &Job) -> Result<Vec<Vec<f32>>> {
+    let kept = job.strategy.run_on_all(|_| {
+        let kept = globals::take_gradients().context("no gradients are kept")?;
+        let values = kept
+            .iter()
+            .flat_map(|(_, values)| values.to_vec())
+            .collect();
+        globals::keep_gradients(kept);
+        Ok(values)
+    })?;
+    Ok(kept.into_iter().collect())
 }
 
 #[test]
