@@ -131,7 +131,9 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
         let epoch = progress.epoch;
         let left = datasets.train.batches_after(progress.examples);
         report.begin(Split::Train, epoch, left);
-        let mut batches = datasets.train.epoch_from(epoch, progress.examples);
+        let mut batches = datasets
+            .train
+            .epoch_from(epoch, progress.drawn, progress.examples);
         while let Some(inputs) = report.wait_for(|| batches.next()) {
             let batch = inputs.info();
             let place = || {

@@ -23,6 +23,8 @@ pub struct Progress {
     /// Examples of that epoch that were used, over all replicas. With the seed and the epoch this
     /// gives the batches that follow, under any number of replicas.
     pub examples: usize,
+    /// Examples of all epochs before, over all replicas.
+    pub drawn: usize,
 }
 
 impl Progress {
@@ -31,11 +33,13 @@ impl Progress {
         step: 0,
         epoch: 1,
         examples: 0,
+        drawn: 0,
     };
 
     /// After the last batch of the epoch.
     pub fn end_epoch(&mut self) {
         self.epoch += 1;
+        self.drawn += self.examples;
         self.examples = 0;
     }
 }
@@ -147,6 +151,7 @@ mod tests {
             step: 7,
             epoch: 2,
             examples: 96,
+            drawn: 1_350,
         };
         let states = vec![vec![vec![0.1 + 0.2, f64::NAN], vec![]], vec![vec![-0.0]]];
         let validation = IndexMap::from([("loss".to_owned(), f64::NAN), ("f1".to_owned(), 0.5)]);

@@ -144,15 +144,16 @@ impl<E: Send + 'static> DistributedDataset<E> {
 
     /// The batches of an epoch; epochs count from 1.
     pub fn epoch(&self, epoch: usize) -> Epoch<E> {
-        self.epoch_from(epoch, 0)
+        self.epoch_from(epoch, (epoch - 1) * self.examples_per_epoch(), 0)
     }
 
     /// The batches of an epoch after its first `examples`, under any number of replicas and any
-    /// batch size: the others come once each.
-    pub fn epoch_from(&self, epoch: usize, examples: usize) -> Epoch<E> {
+    /// batch size: the others come once each. `drawn` were drawn in all epochs before; it counts
+    /// where batches run on across the ends of the dataset.
+    pub fn epoch_from(&self, epoch: usize, drawn: usize, examples: usize) -> Epoch<E> {
         let first = match self.options.remainder {
             // The stream of all passes over the dataset, one after the other, cut into epochs.
-            Remainder::Avoid { .. } => (epoch - 1) * self.examples_per_epoch(),
+            Remainder::Avoid { .. } => drawn,
             Remainder::Keep | Remainder::Drop => (epoch - 1) * self.dataset.len(),
         };
         let end = first + self.examples_per_epoch();
@@ -413,7 +414,7 @@ mod tests {
         let mut seen = Vec::new();
         for (replicas, batch, batches) in [(3, 12, 2), (2, 8, 1), (1, 4, 3), (4, 16, usize::MAX)] {
             let data = numbers(99, replicas, options(batch));
-            let epoch = data.epoch_from(3, seen.len());
+            let epoch = data.epoch_from(3, 0, seen.len());
             seen.extend(whole(epoch.take(batches)).concat());
         }
         assert_eq!(sorted(seen.clone()), Vec::from_iter(0..99));
@@ -432,6 +433,26 @@ mod tests {
                 )
             })
             .collect()
+    }
+
+    #[test]
+    fn a_stream_of_passes_goes_on_under_another_number_of_replicas() {
+        let avoid = |replicas: usize| {
+            let options = BatchOptions {
+                remainder: Remainder::Avoid { steps_per_epoch: 3 },
+                ..options(4 * replicas)
+            };
+            numbers(10, replicas, options)
+        };
+        // An epoch on 3 replicas, then one on 2 and one on 1.
+        let mut seen = Vec::new();
+        for (epoch, replicas) in [(1, 3), (2, 2), (3, 1)] {
+            seen.extend(whole(avoid(replicas).epoch_from(epoch, seen.len(), 0)).concat());
+        }
+        assert_eq!(seen.len(), 3 * 4 * (3 + 2 + 1));
+        for pass in seen.chunks_exact(10) {
+            assert_eq!(sorted(pass.to_vec()), Vec::from_iter(0..10));
+        }
     }
 
     #[test]
@@ -496,8 +517,8 @@ mod tests {
     fn reading_ahead_keeps_the_order() {
         assert_eq!(whole(slow(3).epoch(1)), whole(slow(0).epoch(1)));
         assert_eq!(
-            whole(slow(1).epoch_from(1, 10)),
-            whole(slow(0).epoch_from(1, 10))
+            whole(slow(1).epoch_from(1, 0, 10)),
+            whole(slow(0).epoch_from(1, 0, 10))
         );
     }
 
@@ -508,12 +529,12 @@ mod tests {
             format!("{:#}", shard.examples().unwrap_err())
         };
         for prefetch in [0, 2] {
-            let failed = error(slow(prefetch).epoch_from(1, 40));
+            let failed = error(slow(prefetch).epoch_from(1, 0, 40));
             assert_eq!(
                 failed,
                 "cannot read example 40 of the dataset: no such file"
             );
-            let panicked = error(slow(prefetch).epoch_from(1, 41));
+            let panicked = error(slow(prefetch).epoch_from(1, 0, 41));
             assert_eq!(
                 panicked,
                 "cannot read example 41 of the dataset: it panicked: out of range"

@@ -123,6 +123,7 @@ mod tests {
             step,
             epoch,
             examples: 0,
+            drawn: 0,
         }
     }
 

@@ -148,9 +148,9 @@ impl Report {
         Ok(())
     }
 
-    /// Draws the log, which is not there yet where training was stopped in its first epoch.
+    /// Draws the log, which has no line yet where training was stopped in its first epoch.
     fn draw_curves(&self) -> Result<()> {
-        match self.log.exists() {
+        match fs::metadata(&self.log).is_ok_and(|log| log.len() > 0) {
             true => curves::draw(&self.log, &self.folder.join("curves.svg")),
             false => Ok(()),
         }

@@ -25,6 +25,7 @@ fn callbacks_run_after_steps_and_epochs() {
                 step,
                 epoch: 1,
                 examples: step,
+                drawn: 0,
             };
             callbacks.after_step(progress, &mut report)?;
         }
@@ -32,7 +33,8 @@ fn callbacks_run_after_steps_and_epochs() {
             let progress = Progress {
                 step: 200,
                 epoch,
-                examples: 200,
+                examples: 0,
+                drawn: 200 * epoch,
             };
             callbacks.after_epoch(progress, &mut report)?;
         }
