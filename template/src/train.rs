@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use burn::optim::GradientsParams;
+use indexmap::IndexMap;
 
 use crate::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
@@ -10,8 +11,8 @@ use crate::{
     data::Shard,
     dataset::{Batch, Datasets, Example},
     distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, ReduceOp, hash_parameters,
-        replica_context,
+        Callbacks, FlatGradients, Gradients, Losses, NonFinite, PerReplica, ReduceOp,
+        hash_parameters, replica_context,
     },
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
@@ -121,88 +122,125 @@ pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Loss
 /// # Errors
 /// A replica failed, or a file cannot be written.
 pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Option<Progress>> {
-    let checkpoints = Checkpoints::new(args);
-    let examples = datasets.train.dataset().len();
-    let mut progress = start(args, examples, &checkpoints, report)?;
-    let mut callbacks = create_callbacks(args);
+    let mut training = Training::start(args, datasets, report)?;
     interrupt::listen();
-    report.introduce(datasets.train.dataset())?;
-    while progress.epoch <= args.epochs {
-        let epoch = progress.epoch;
-        let left = datasets.train.batches_after(progress.examples);
-        report.begin(Split::Train, epoch, left);
-        let mut batches = datasets
-            .train
-            .epoch_from(epoch, progress.drawn, progress.examples);
-        while let Some(inputs) = report.wait_for(|| batches.next()) {
-            let batch = inputs.info();
-            let place = || {
-                format!(
-                    "training stopped at epoch {epoch}, step {}",
-                    progress.step + 1
-                )
-            };
-            let losses = distributed_train_step(inputs).with_context(place)?;
-            report.step(&losses);
-            progress.examples += batch.examples;
-            if !batch.completes_update {
-                continue;
-            }
-            progress.step += 1;
-            callbacks.after_step(progress, report)?;
-            if args.saves_after(progress.step) || interrupt::requested() {
-                checkpoints.save(args, progress, examples, Default::default())?;
-            }
-            if interrupt::requested() {
-                return stopped(report, args, progress);
-            }
-        }
-        report.end(progress.step, &merged_metrics(Split::Train)?)?;
-        let validation = validate(epoch, progress.step, &datasets.validation, report)?;
-        report.parameters(progress.step)?;
-        callbacks.after_epoch(progress, report)?;
-        reset_metrics(Split::Train)?;
-        progress.end_epoch();
-        checkpoints.save(args, progress, examples, validation)?;
-        if interrupt::requested() && progress.epoch <= args.epochs {
-            return stopped(report, args, progress);
-        }
+    training.report.introduce(datasets.train.dataset())?;
+    let mut goes_on = true;
+    while goes_on && training.progress.epoch <= args.epochs {
+        goes_on = training.epoch()?;
     }
-    report.conclude(progress)?;
-    Ok(Some(progress))
+    training.report.conclude(training.progress)?;
+    Ok(goes_on.then_some(training.progress))
 }
 
-/// Starts anew, or with `--resume` where the latest checkpoint stopped, if there is one.
-fn start(
-    args: &Args,
-    examples: usize,
-    checkpoints: &Checkpoints,
-    report: &mut Report,
-) -> Result<Progress> {
-    let latest = if args.resume {
-        checkpoints.latest()?
-    } else {
-        None
-    };
-    reset_metrics(Split::Train)?;
-    let Some(checkpoint) = latest else {
-        report.start_training()?;
-        checkpoints.start()?;
-        return Ok(Progress::START);
-    };
-    checkpoints.prepare()?;
-    let progress = checkpoint.restore(args, examples)?;
-    report.resume_training(progress)?;
-    report.say(&format!("resumed from {}", checkpoint.path.display()));
-    Ok(progress)
+/// A training on its way.
+struct Training<'a> {
+    args: &'a Args,
+    datasets: &'a Datasets,
+    report: &'a mut Report,
+    checkpoints: Checkpoints,
+    callbacks: Callbacks<Report>,
+    progress: Progress,
 }
 
-fn stopped(report: &mut Report, args: &Args, progress: Progress) -> Result<Option<Progress>> {
-    report.say(&format!(
-        "stopped after step {}; go on with the same options and --resume (the checkpoints are in {})",
-        progress.step,
-        args.output_dir.display()
-    ));
-    report.conclude(progress)?;
-    Ok(None)
+impl<'a> Training<'a> {
+    /// Starts anew, or with `--resume` where the latest checkpoint stopped, if there is one.
+    fn start(args: &'a Args, datasets: &'a Datasets, report: &'a mut Report) -> Result<Self> {
+        let checkpoints = Checkpoints::new(args);
+        let latest = match args.resume {
+            true => checkpoints.latest()?,
+            false => None,
+        };
+        reset_metrics(Split::Train)?;
+        let progress = match latest {
+            None => {
+                report.start_training()?;
+                checkpoints.start()?;
+                Progress::START
+            }
+            Some(checkpoint) => {
+                checkpoints.prepare()?;
+                let progress = checkpoint.restore(args, datasets.train.dataset().len())?;
+                report.resume_training(progress)?;
+                report.say(&format!("resumed from {}", checkpoint.path.display()));
+                progress
+            }
+        };
+        Ok(Training {
+            args,
+            datasets,
+            report,
+            checkpoints,
+            callbacks: create_callbacks(args),
+            progress,
+        })
+    }
+
+    /// Trains and validates an epoch, or what is left of it; false where a signal stopped it.
+    fn epoch(&mut self) -> Result<bool> {
+        let Progress {
+            epoch,
+            examples,
+            drawn,
+            ..
+        } = self.progress;
+        let data = &self.datasets.train;
+        let left = data.batches_after(examples);
+        self.report.begin(Split::Train, epoch, left);
+        let mut batches = data.epoch_from(epoch, drawn, examples);
+        while let Some(inputs) = self.report.wait_for(|| batches.next()) {
+            if !self.step(inputs)? {
+                return Ok(false);
+            }
+        }
+        let step = self.progress.step;
+        self.report.end(step, &merged_metrics(Split::Train)?)?;
+        let validation = validate(epoch, step, &self.datasets.validation, self.report)?;
+        self.report.parameters(step)?;
+        self.callbacks.after_epoch(self.progress, self.report)?;
+        reset_metrics(Split::Train)?;
+        self.progress.end_epoch();
+        self.save(validation)?;
+        Ok(self.progress.epoch > self.args.epochs || !self.stops(interrupt::requested()))
+    }
+
+    /// Trains on a batch; false where a signal asked to stop after it.
+    fn step(&mut self, inputs: PerReplica<Shard<Example>>) -> Result<bool> {
+        let (batch, epoch, step) = (inputs.info(), self.progress.epoch, self.progress.step + 1);
+        let losses = distributed_train_step(inputs)
+            .with_context(|| format!("training stopped at epoch {epoch}, step {step}"))?;
+        self.report.step(&losses);
+        self.progress.examples += batch.examples;
+        if !batch.completes_update {
+            return Ok(true);
+        }
+        self.progress.step = step;
+        self.callbacks.after_step(self.progress, self.report)?;
+        // Looked at once: a signal can come at any time, and must not stop what was not saved.
+        let stop = interrupt::requested();
+        if stop || self.args.saves_after(step) {
+            self.save(IndexMap::new())?;
+        }
+        Ok(!self.stops(stop))
+    }
+
+    fn save(&self, validation: IndexMap<String, f64>) -> Result<()> {
+        let examples = self.datasets.train.dataset().len();
+        self.checkpoints
+            .save(self.args, self.progress, examples, validation)?;
+        Ok(())
+    }
+
+    /// Tells how to go on after a stop.
+    fn stops(&self, stop: bool) -> bool {
+        if stop {
+            self.report.say(&format!(
+                "stopped after step {}; go on with the same options and --resume (the checkpoints \
+                 are in {})",
+                self.progress.step,
+                self.args.output_dir.display()
+            ));
+        }
+        stop
+    }
 }
