@@ -1,9 +1,10 @@
 //! A training program in files that are named after what they make.
 //!
 //! What a new task changes is flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
-//! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`], [`infer`]. Each place carries a `TODO(id)`, holds a
-//! working default, and is guarded by a contract test in `tests/contract/`. The machinery that
-//! a task need not touch is in [`distribute`], [`data`], [`checkpoint`] and [`report`].
+//! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`]. Each place
+//! carries a `TODO(id)`, holds a working default, and is guarded by a contract test in
+//! `tests/contract/`. The machinery that a task need not touch is in [`distribute`], [`data`],
+//! [`checkpoint`] and [`report`].
 
 pub mod callbacks;
 pub mod checkpoint;

@@ -16,6 +16,7 @@ fn the_default_crate_is_clean_and_passes_its_own_tests() {
     let project = Project::default_answers();
     project.cargo(&["fmt", "--check"]);
     project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.cargo(&["doc", "--no-deps"]);
     project.cargo(&["test"]);
     let listed = project.cargo(&["test", "--test", "contract", "--", "--list"]);
     let listed: BTreeSet<&str> = listed

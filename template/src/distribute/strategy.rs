@@ -83,7 +83,7 @@ impl dyn Strategy {
     /// Calls `step` on every replica at once with its context.
     ///
     /// # Errors
-    /// As [`run`](Self#method.run).
+    /// As `run`.
     pub fn run_on_all<O: Send + 'static>(
         &self,
         step: impl Fn(&ReplicaContext) -> Result<O> + Clone + Send + 'static,
