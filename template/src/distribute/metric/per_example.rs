@@ -3,6 +3,8 @@
 use anyhow::{Result, ensure};
 use burn::tensor::{Int, Tensor};
 
+use crate::distribute::Reduction;
+
 /// 1 where the largest logit is the label's, else 0.
 ///
 /// Shapes: logits `[batch, classes]`, labels `[batch]` in; `[batch]` out.
@@ -44,9 +46,7 @@ pub fn mean_absolute_error<const D: usize>(
     targets: &Tensor<D>,
 ) -> Result<Tensor<1>> {
     ensure_equal_shapes(predictions, targets)?;
-    Ok(mean_of_example(
-        (predictions.clone() - targets.clone()).abs(),
-    ))
+    Ok(Reduction::None.apply((predictions.clone() - targets.clone()).abs()))
 }
 
 /// The mean of the squared differences, over all but the batch dimension.
@@ -62,9 +62,7 @@ pub fn mean_squared_error<const D: usize>(
     targets: &Tensor<D>,
 ) -> Result<Tensor<1>> {
     ensure_equal_shapes(predictions, targets)?;
-    Ok(mean_of_example(
-        (predictions.clone() - targets.clone()).square(),
-    ))
+    Ok(Reduction::None.apply((predictions.clone() - targets.clone()).square()))
 }
 
 /// Burn would stretch `[batch, 1]` to `[batch, 3]`, and the result would look right.
@@ -75,14 +73,6 @@ fn ensure_equal_shapes<const D: usize>(predictions: &Tensor<D>, targets: &Tensor
         "predictions of shape {predictions:?} have targets of shape {targets:?}"
     );
     Ok(())
-}
-
-fn mean_of_example<const D: usize>(values: Tensor<D>) -> Tensor<1> {
-    let batch = values.dims()[0];
-    match D {
-        1 => values.reshape([batch]), // [batch]
-        _ => values.flatten::<2>(1, D - 1).mean_dim(1).reshape([batch]), // [batch]
-    }
 }
 
 #[cfg(test)]
