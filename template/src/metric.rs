@@ -7,7 +7,8 @@ use crate::{
     checkpoint::{Best, Goal},
     dataset::Batch,
     distribute::{
-        Mean, MergedMetric, Metric, merge_metric_states, metric_states, sparse_categorical_accuracy,
+        Mean, MergedMetric, Metric, merge_metric_states, metric_results, metric_states,
+        sparse_categorical_accuracy,
     },
     globals::{self, Split},
 };
@@ -107,14 +108,5 @@ pub fn merged_metrics(split: Split) -> Result<Vec<MergedMetric>> {
     let mut merged = SplitMetrics::new();
     let mut metrics = merged.all();
     merge_metric_states(&mut metrics, &states)?;
-    let results = metrics.iter().flat_map(|metric| {
-        let examples = metric.count();
-        let named = move |(name, value)| MergedMetric {
-            name,
-            value,
-            examples,
-        };
-        metric.results().into_iter().map(named)
-    });
-    Ok(results.collect())
+    Ok(metric_results(&metrics))
 }

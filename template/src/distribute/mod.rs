@@ -28,8 +28,8 @@ pub use gradients::{FlatGradients, Gradients, NonFinite, hash_parameters, named_
 pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
 pub use metric::{
     AreaUnderRoc, ConfusionMatrix, Mean, MergedMetric, Metric, MetricStates, mean_absolute_error,
-    mean_squared_error, merge_metric_states, metric_states, sparse_categorical_accuracy,
-    sparse_top_k_categorical_accuracy,
+    mean_squared_error, merge_metric_states, metric_results, metric_states,
+    sparse_categorical_accuracy, sparse_top_k_categorical_accuracy,
 };
 pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;

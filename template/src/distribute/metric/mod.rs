@@ -114,6 +114,20 @@ pub struct MergedMetric {
     pub examples: usize,
 }
 
+/// The values of `metrics`, in their order.
+pub fn metric_results(metrics: &[&mut dyn Metric]) -> Vec<MergedMetric> {
+    let results = metrics.iter().flat_map(|metric| {
+        let examples = metric.count();
+        let named = move |(name, value)| MergedMetric {
+            name,
+            value,
+            examples,
+        };
+        metric.results().into_iter().map(named)
+    });
+    results.collect()
+}
+
 /// The states of all metrics of a replica, in their order.
 pub type MetricStates = Vec<Vec<f64>>;
 
