@@ -44,6 +44,7 @@ Made `my-model` in my-model: [..] files.
   strategy     mirrored
   hardware     flex
   tensorboard  yes
+  cluster      none
   ci           none
 
 Next:
@@ -86,6 +87,7 @@ Made `my-model` in my-model: [..] files.
   strategy     mirrored
   hardware     flex
   tensorboard  yes
+  cluster      none
   ci           none
 
 Next:
@@ -208,6 +210,7 @@ Made `a` in a: [..] files, 1 unchanged, 1 replaced.
   strategy     mirrored
   hardware     flex
   tensorboard  yes
+  cluster      none
   ci           none
 
 Next:
@@ -541,16 +544,16 @@ fn refuses_definitions() {
 "strtegy=mirrored"
   × there is no option `strtegy`
   help: did you mean `strategy`? the options are `description`, `strategy`, `hardware`,
-        `tensorboard`, `ci`
+        `tensorboard`, `cluster`, `ci`
 "nonsense=1"
   × there is no option `nonsense`
-  help: the options are `description`, `strategy`, `hardware`, `tensorboard`, `ci`
+  help: the options are `description`, `strategy`, `hardware`, `tensorboard`, `cluster`, `ci`
 "strategy=mirored"
   × "mirored" is not a value of the option `strategy`
-  help: did you mean `mirrored`? its values are `mirrored`, `one-device`
+  help: did you mean `mirrored`? its values are `mirrored`, `one-device`, `multi-worker-mirrored`
 "strategy="
   × "" is not a value of the option `strategy`
-  help: its values are `mirrored`, `one-device`
+  help: its values are `mirrored`, `one-device`, `multi-worker-mirrored`
 "strategy"
   × `--define strategy` has no `=`
   help: write `--define strategy=VALUE`
@@ -569,7 +572,7 @@ fn refuses_definitions() {
 "=x"
   × there is no option ``
   help: did you mean `ci`? the options are `description`, `strategy`, `hardware`, `tensorboard`,
-        `ci`
+        `cluster`, `ci`
 
 "#]]
     );
@@ -644,7 +647,7 @@ fn refuses_values_files() {
    ·     ╰── no option
    ╰────
   help: did you mean `hardware`? the options are `description`, `strategy`, `hardware`,
-        `tensorboard`, `ci`
+        `tensorboard`, `cluster`, `ci`
 "hardware = 'coda'/n"
   × "coda" is not a value of the option `hardware`
    ╭─[v.toml:1:12]

@@ -1,8 +1,8 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
@@ -37,6 +37,27 @@ pub struct Args {
     /// Replicas of the model [default: 1 for one-device; for mirrored 2 on the CPU, else one a GPU].
     #[arg(long, global = true, value_parser = at_least_one)]
     pub replicas: Option<usize>,
+
+    /// The GPUs to use, counted from 0, such as `0,2` [default: all].
+    #[arg(long, global = true, value_name = "INDEX,...", value_delimiter = ',')]
+    pub devices: Option<Vec<usize>>,
+
+    /// Updates by which the gradients of `parameter-server` may be late [default: twice the replicas].
+    #[arg(long, global = true, value_name = "N")]
+    pub max_staleness: Option<usize>,
+
+    /// Parts of a batch that follow each other through the stages of `model-parallel`.
+    #[arg(long, global = true, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    pub micro_batches: usize,
+
+    /// HOST:PORT of the Burn servers whose devices to use; for `launch`, hosts that SSH reaches
+    /// without a password, with this program at the same place.
+    #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+
+    /// Seconds after which training ends where another process is lost; 0 waits for ever.
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub timeout: Duration,
 
     /// Seed of the initial weights and of the order of the examples.
     #[arg(long, global = true, default_value_t = 42)]
@@ -95,6 +116,31 @@ pub enum Command {
     },
     /// Predict with a checkpoint, on one device.
     Infer(Infer),
+    /// Start several processes with MPI, each a worker of `multi-worker-mirrored`.
+    Launch(Launch),
+    /// Serve the devices of this machine to programs that train with `--strategy remote`.
+    Serve(Serve),
+}
+
+/// Where `serve` listens.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Serve {
+    /// The address to listen on; 0.0.0.0:3000 for all networks of this machine. Who reaches it can
+    /// compute here, and nothing is encrypted.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3000")]
+    pub address: String,
+}
+
+/// Where `launch` starts processes, and what they do.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Launch {
+    /// Processes to start [default: one on each host, or 2 on this one].
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub workers: Option<usize>,
+
+    /// What they do, such as `-- train` [default: train, then test].
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// What `infer` predicts, and how it writes.
@@ -127,6 +173,23 @@ pub enum Format {
 }
 
 impl Args {
+    /// What all processes of a job must be told alike.
+    pub fn settings_of_job(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("the command", format!("{:?}", self.command)),
+            ("--epochs", self.epochs.to_string()),
+            ("--batch-size", self.batch_size.to_string()),
+            ("--learning-rate", self.learning_rate.to_string()),
+            ("--seed", self.seed.to_string()),
+            ("--drop-remainder", self.drop_remainder.to_string()),
+            ("--steps-per-epoch", given(self.steps_per_epoch)),
+            ("--accumulate", self.accumulate.to_string()),
+            ("--max-staleness", given(self.max_staleness)),
+            ("--resume", self.resume.to_string()),
+            ("--checkpoint-steps", given(self.checkpoint_steps)),
+        ]
+    }
+
     /// Whether a checkpoint is due after update number `step`.
     pub fn saves_after(&self, step: usize) -> bool {
         self.checkpoint_steps
@@ -134,10 +197,19 @@ impl Args {
     }
 }
 
+fn given(number: Option<usize>) -> String {
+    number.map_or_else(|| "none".to_owned(), |number| number.to_string())
+}
+
 fn at_least_one(text: &str) -> Result<usize> {
     let number: usize = text.parse()?;
     ensure!(number > 0, "must be at least 1");
     Ok(number)
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse()?;
+    Duration::try_from_secs_f64(seconds).context("must be a number of seconds, 0 or more")
 }
 
 fn positive(text: &str) -> Result<f64> {

@@ -11,12 +11,13 @@ use burn::{module::Module, tensor::Device};
 
 use crate::{
     distribute::{
-        FlatGradients, ReduceOp, ReplicaContext, ReplicaState, Strategy, load_running_statistics,
-        named_parameters, running_statistics,
+        FlatGradients, ReduceOp, ReplicaContext, ReplicaState, Strategy, ensure_split,
+        load_parameters, load_running_statistics, named_parameters, parameters, place,
+        replica_context, running_statistics,
     },
     loss::LossObjects,
     metric::{Metrics, SplitMetrics},
-    model::{Model, Trainable},
+    model::{Model, STAGES, Trainable},
 };
 
 /// The parts of the data, each with metrics of its own.
@@ -87,6 +88,21 @@ pub fn strategy() -> Result<Arc<dyn Strategy>> {
              it and `globals::register_strategy` registers it, in step 1 of `main`",
         )
     })
+}
+
+/// Tells the other processes of the job that this one ends with `error`, and gives what the user is
+/// to be told here; nothing where another process is the cause, which tells it.
+pub fn fail(error: &anyhow::Error) -> Option<String> {
+    let message = format!("{error:#}");
+    let Ok(strategy) = strategy() else {
+        return Some(message);
+    };
+    let workers = strategy.workers();
+    match workers.fail(&message) {
+        false => None,
+        true if workers.count() == 1 => Some(message),
+        true => Some(format!("{}: {message}", workers.name(workers.index()))),
+    }
 }
 
 /// Examples in a full global batch, over all replicas.
@@ -245,6 +261,77 @@ fn unregistered(what: &str, factory: &str, file: &str, step: usize) -> anyhow::E
     )
 }
 
+/// What an update changes: model, optimizer and the number of updates, with the last gradients.
+#[derive(Clone)]
+pub struct TrainingState {
+    trainable: Trainable,
+    step: usize,
+    last_gradients: Option<FlatGradients>,
+}
+
+/// That of this replica.
+pub fn training_state() -> Result<TrainingState> {
+    let trainable = with_trainable(|trainable| trainable.clone())?;
+    GLOBALS.with_borrow(|globals| {
+        Ok(TrainingState {
+            trainable,
+            step: globals.step,
+            last_gradients: globals.last_gradients.clone(),
+        })
+    })
+}
+
+impl TrainingState {
+    /// The number of updates and the parameters, for [`load_training`] in another process.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let values = parameters(&self.trainable.model);
+        let mut bytes = (self.step as u64).to_le_bytes().to_vec();
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        bytes
+    }
+}
+
+/// Gives this replica the number of updates and the parameters of one in another process.
+///
+/// # Errors
+/// They are of another model.
+pub fn load_training(bytes: &[u8]) -> Result<()> {
+    let (step, values) = bytes
+        .split_first_chunk()
+        .context("a process sent no parameters")?;
+    let words = values.as_chunks().0.iter();
+    let values: Vec<f32> = words.map(|word| f32::from_le_bytes(*word)).collect();
+    set_step(u64::from_le_bytes(*step) as usize);
+    update_trainable(|mut trainable| {
+        trainable.model = load_parameters(trainable.model, &values)?;
+        Ok(trainable)
+    })
+}
+
+impl ReplicaState for TrainingState {
+    fn mirror(self, device: &Device) -> Result<Self> {
+        Ok(TrainingState {
+            trainable: self.trainable.mirror(device)?,
+            ..self
+        })
+    }
+
+    /// The running statistics of a replica stay its own.
+    fn register(self) {
+        let own = with_model(running_statistics);
+        GLOBALS.with_borrow_mut(|globals| {
+            let mut trainable = self.trainable;
+            if let Ok(own) = own {
+                trainable.model = load_running_statistics(&trainable.model, &own);
+            }
+            globals.trainable = Some(trainable);
+            globals.step = self.step;
+            globals.last_gradients = self.last_gradients;
+            globals.inference = None;
+        });
+    }
+}
+
 impl ReplicaState for LossObjects {
     fn register(self) {
         GLOBALS.with_borrow_mut(|globals| globals.loss_objects = Some(self));
@@ -260,11 +347,13 @@ impl ReplicaState for Metrics {
 impl ReplicaState for Trainable {
     /// A fork has parameters with the same ids and values, and an autodiff graph of its own. It
     /// would share running statistics; `valid` copies them.
-    fn mirror(self, device: &Device) -> Self {
-        Trainable {
-            model: self.model.valid().train().fork(device),
-            ..self
+    fn mirror(self, device: &Device) -> Result<Self> {
+        let mut model = self.model.valid().train().fork(device);
+        if let Some(pipeline) = replica_context()?.pipeline() {
+            ensure_split(&model, STAGES)?;
+            model = place(model, STAGES, pipeline.devices());
         }
+        Ok(Trainable { model, ..self })
     }
 
     fn register(self) {

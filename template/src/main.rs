@@ -6,6 +6,7 @@ use training::{
     checkpoint::Checkpoints,
     cli::{Args, Command},
     dataset::create_datasets,
+    distribute::{launch, serve},
     globals,
     infer::infer,
     loss::create_loss_objects,
@@ -23,18 +24,21 @@ use training::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+    let Err(error) = run(&Args::parse()) else {
+        return ExitCode::SUCCESS;
+    };
+    if let Some(message) = globals::fail(&error) {
+        eprintln!("error: {message}");
     }
+    ExitCode::FAILURE
 }
 
 fn run(args: &Args) -> Result<()> {
-    if let Some(Command::Infer(options)) = &args.command {
-        return infer(args, options);
+    match &args.command {
+        Some(Command::Infer(options)) => return infer(args, options),
+        Some(Command::Launch(options)) => return launch(options, &args.hosts),
+        Some(Command::Serve(options)) => return serve(options, args.devices.as_deref()),
+        _ => {}
     }
     // 1. Strategy: the replicas, and the global batch size that follows from their number.
     let strategy = create_strategy(args)?;
@@ -52,7 +56,7 @@ fn run(args: &Args) -> Result<()> {
     // 6. Train, with a validation and a checkpoint after each epoch; or load a checkpoint.
     let trained = match &args.command {
         Some(Command::Test { checkpoint }) => {
-            let checkpoint = Checkpoints::new(args).find(checkpoint)?;
+            let checkpoint = Checkpoints::new(args).find_for_all(checkpoint)?;
             checkpoint.restore_model()?;
             Some(checkpoint.manifest.progress)
         }
@@ -60,7 +64,8 @@ fn run(args: &Args) -> Result<()> {
     };
     // 7. Test, unless only training was asked for, or a signal stopped it.
     match (trained, &args.command) {
-        (None, _) | (_, Some(Command::Train)) => Ok(()),
-        (Some(trained), _) => test(trained, &datasets, &mut report),
+        (None, _) | (_, Some(Command::Train)) => {}
+        (Some(trained), _) => test(trained, &datasets, &mut report)?,
     }
+    strategy.workers().leave()
 }

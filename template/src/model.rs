@@ -15,7 +15,7 @@ use burn::{
 use crate::{
     cli::Args,
     dataset::CLASSES,
-    distribute::{FlatGradients, ScheduledOptimizer},
+    distribute::{FlatGradients, ScheduledOptimizer, Stage},
 };
 
 // TODO(model.architecture): Replace with the model for your task.
@@ -54,13 +54,40 @@ impl Model {
 
     /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
     pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        let x = self.activation.forward(self.conv1.forward(features)); // [batch, 32, height, width]
+        let x = self.begin(features); // [batch, 32, height, width]
+        // Only under `model-parallel` the next stage can be on another device.
+        self.finish(x.to_device(&self.output.weight.device()))
+    }
+
+    /// From features `[batch, 1, height, width]` to `[batch, 32, height, width]`.
+    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
+        self.activation.forward(self.conv1.forward(features))
+    }
+
+    /// From `[batch, 32, height, width]` to logits `[batch, classes]`.
+    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
         let x = self.activation.forward(self.conv2.forward(x)); // [batch, 64, height, width]
         let x = self.pool.forward(x); // [batch, 64, height / 2, width / 2]
         let x = self.resize.forward(x); // [batch, 64, 4, 4]
         self.output.forward(x.flatten(1, 3)) // [batch, classes]
     }
 }
+
+// TODO(model.split): Cut the model into stages, for `model-parallel`.
+//   Now: the first convolution, then the rest.
+//   Note: each layer is in one stage; where the model stays whole, one stage has all of them.
+//   Shapes: features into the first stage, what the model gives out of the last one.
+/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+pub const STAGES: &[Stage<Model>] = &[
+    Stage {
+        layers: &["conv1"],
+        forward: |model, features| model.begin(features.tensor()).into(),
+    },
+    Stage {
+        layers: &["conv2", "output"],
+        forward: |model, x| model.finish(x.tensor()).into(),
+    },
+];
 
 /// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
 /// fields of one `Model`, each with an optimizer here.

@@ -1,7 +1,7 @@
 //! Step 6: the training loop.
 
 use anyhow::{Context, Result};
-use burn::optim::GradientsParams;
+use burn::{optim::GradientsParams, tensor::Tensor};
 use indexmap::IndexMap;
 
 use crate::{
@@ -11,12 +11,13 @@ use crate::{
     data::Shard,
     dataset::{Batch, Datasets, Example},
     distribute::{
-        Callbacks, FlatGradients, Gradients, Losses, NonFinite, PerReplica, ReduceOp,
+        Callbacks, FlatGradients, Gradients, Losses, NonFinite, PerReplica, Pipeline, ReduceOp,
         hash_parameters, replica_context,
     },
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
     metric::{merged_metrics, reset_metrics},
+    model::STAGES,
     report::{
         Report,
         profile::{Phase, span},
@@ -35,12 +36,7 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
     let predictions = model.forward(batch.features.clone()); // [batch, classes]
-    let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
-    let per_example = per_example_losses(&predictions, &batch)?; // [batch]
-    let loss = compute_loss(per_example.clone())?; // [1]
-    globals::with_metrics(Split::Train, |metrics| {
-        metrics.update(&per_example, &predictions, &batch)
-    })??;
+    let loss = train_loss(predictions, batch)?; // [1]
     drop(forward);
     let _backward = span(Phase::Backward);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
@@ -48,6 +44,33 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
         Losses::new().with("loss", &loss),
         Gradients::new().with(gradients),
     ))
+}
+
+/// The loss of predictions `[batch, classes]`, shape `[1]`; notes the metrics.
+fn train_loss(predictions: Tensor<2>, batch: Batch) -> Result<Tensor<1>> {
+    let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
+    let per_example = per_example_losses(&predictions, &batch)?; // [batch]
+    globals::with_metrics(Split::Train, |metrics| {
+        metrics.update(&per_example, &predictions, &batch)
+    })??;
+    compute_loss(per_example)
+}
+
+/// As `train_step`, with a model in stages, through which parts of the batch follow each other.
+fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losses, Gradients)> {
+    let _forward_and_backward = span(Phase::Forward);
+    let parts = parts.into_iter().map(prepare_inputs);
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    let features = parts.iter().map(|part| part.features.clone().into());
+    let mut step = pipeline.start(&globals::model()?, STAGES, features.collect())?;
+    let mut losses = Vec::new();
+    for part in parts {
+        let predictions = step.predict()?.tensor(); // [part, classes]
+        let loss = train_loss(predictions, part)?; // [1]
+        step.backward(&loss)?;
+        losses.push(Losses::new().with("loss", &loss));
+    }
+    Ok((Losses::sum(losses), step.gradients()?))
 }
 
 /// Decides what becomes of the gradients, summed over replicas; false skips the update.
@@ -71,7 +94,7 @@ pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
 pub fn apply_gradients(gradients: Gradients) -> Result<()> {
     let replica = replica_context()?;
     let all_reduce = span(Phase::AllReduce);
-    let mut gradients = FlatGradients::new(&globals::model()?, gradients);
+    let mut gradients = FlatGradients::new(&globals::model()?, gradients)?;
     if let Some(earlier) = globals::take_gradients() {
         gradients.accumulate(&earlier);
     }
@@ -79,10 +102,22 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
         globals::keep_gradients(gradients);
         return Ok(());
     }
+    if let Some(server) = replica.parameter_server() {
+        // It updates its parameters, as below, for all replicas.
+        return server.push(replica.rank(), &gradients);
+    }
     for bucket in gradients.buckets_mut() {
         replica.all_reduce(ReduceOp::Sum, bucket)?;
     }
     drop(all_reduce);
+    update_parameters(gradients)
+}
+
+/// Updates the parameters of this replica, or those of the parameter server on its thread.
+///
+/// # Errors
+/// A gradient is not finite.
+pub fn update_parameters(mut gradients: FlatGradients) -> Result<()> {
     let _update = span(Phase::Update);
     let step = globals::step() + 1;
     globals::set_step(step);
@@ -93,7 +128,7 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
     globals::update_trainable(|trainable| {
         let trainable = trainable.update(&gradients);
         if cfg!(debug_assertions) {
-            replica.check_equal("the parameters", hash_parameters(&trainable.model))?;
+            replica_context()?.check_equal("the parameters", hash_parameters(&trainable.model))?;
         }
         Ok(trainable)
     })?;
@@ -101,18 +136,32 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
     Ok(())
 }
 
-/// Trains all replicas on one global batch, and returns the losses of that batch.
-pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
-    let strategy = globals::strategy()?;
-    let losses = strategy.run(inputs, |shard| {
-        let (losses, gradients) = match shard.load()? {
+/// Trains one replica on its share of a batch.
+fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
+    let replica = replica_context()?;
+    let (losses, gradients) = match replica.pipeline() {
+        Some(pipeline) if !shard.is_empty() => {
+            pipelined_train_step(pipeline, shard.load_parts(pipeline.micro_batches())?)?
+        }
+        _ => match shard.load()? {
             Some(batch) => train_step(batch)?,
             // Without examples a replica still takes part in the sum, and gets the same update.
             None => (Losses::new(), Gradients::new()),
-        };
-        apply_gradients(gradients)?;
-        Ok(losses)
-    })?;
+        },
+    };
+    apply_gradients(gradients)?;
+    Ok(losses)
+}
+
+/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
+/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
+pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
+    let strategy = globals::strategy()?;
+    if strategy.is_asynchronous() {
+        let mut finished = strategy.schedule(inputs, replica_train_step)?;
+        return Ok(finished.pop().unwrap_or_default());
+    }
+    let losses = strategy.run(inputs, replica_train_step)?;
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
@@ -133,6 +182,15 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
     Ok(goes_on.then_some(training.progress))
 }
 
+/// Makes sure that all replicas, those of other processes included, begin with the same parameters.
+fn ensure_equal_parameters() -> Result<()> {
+    let equal = globals::strategy()?.run_on_all(|replica| {
+        let hash = globals::with_trainable(|trainable| hash_parameters(&trainable.model))?;
+        replica.check_equal("the initial parameters", hash)
+    });
+    equal.map(drop)
+}
+
 /// A training on its way.
 struct Training<'a> {
     args: &'a Args,
@@ -148,7 +206,7 @@ impl<'a> Training<'a> {
     fn start(args: &'a Args, datasets: &'a Datasets, report: &'a mut Report) -> Result<Self> {
         let checkpoints = Checkpoints::new(args);
         let latest = match args.resume {
-            true => checkpoints.latest()?,
+            true => checkpoints.latest_for_all()?,
             false => None,
         };
         reset_metrics(Split::Train)?;
@@ -166,6 +224,7 @@ impl<'a> Training<'a> {
                 progress
             }
         };
+        ensure_equal_parameters()?;
         Ok(Training {
             args,
             datasets,
@@ -201,12 +260,15 @@ impl<'a> Training<'a> {
         reset_metrics(Split::Train)?;
         self.progress.end_epoch();
         self.save(validation)?;
-        Ok(self.progress.epoch > self.args.epochs || !self.stops(interrupt::requested()))
+        let stop = globals::strategy()?.any_stops(interrupt::requested())?;
+        Ok(self.progress.epoch > self.args.epochs || !self.stops(stop))
     }
 
     /// Trains on a batch; false where a signal asked to stop after it.
     fn step(&mut self, inputs: PerReplica<Shard<Example>>) -> Result<bool> {
         let (batch, epoch, step) = (inputs.info(), self.progress.epoch, self.progress.step + 1);
+        let strategy = globals::strategy()?;
+        strategy.workers().note_step(step);
         let losses = distributed_train_step(inputs)
             .with_context(|| format!("training stopped at epoch {epoch}, step {step}"))?;
         self.report.step(&losses);
@@ -216,8 +278,9 @@ impl<'a> Training<'a> {
         }
         self.progress.step = step;
         self.callbacks.after_step(self.progress, self.report)?;
-        // Looked at once: a signal can come at any time, and must not stop what was not saved.
-        let stop = interrupt::requested();
+        // Looked at once: a signal can come at any time, and must not stop what was not saved. It
+        // may come to one worker only, and all stop after the same step.
+        let stop = strategy.any_stops(interrupt::requested())?;
         if stop || self.args.saves_after(step) {
             self.save(IndexMap::new())?;
         }

@@ -1,5 +1,7 @@
 //! What the tests of Kiln share: rendering combinations of options, and trees to compare.
 
+pub mod job;
+pub mod mpi;
 pub mod rendered;
 
 use std::{

@@ -47,6 +47,7 @@ impl Project {
             _alone: alone,
         };
         generate(&template, &answers, &project.path()).expect("a rendered project");
+        share_builds(&project.path());
         let lock = repository().join("tests/fixtures/Cargo.lock");
         fs::copy(lock, project.path().join("Cargo.lock")).expect("a lock file");
         project
@@ -55,6 +56,38 @@ impl Project {
     /// The project's folder.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join(NAME)
+    }
+
+    /// Builds the project in release with features, and the examples of `tests/fixtures` that use
+    /// it; gives the folder with the copies: `program`, and each example by its name.
+    ///
+    /// # Panics
+    /// It does not build.
+    pub fn build_with_examples(&self, features: &str) -> PathBuf {
+        let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
+        fs::create_dir_all(&examples).expect("a folder");
+        fs::create_dir_all(&programs).expect("a folder");
+        let mut names = Vec::new();
+        let fixtures = repository().join("tests/fixtures/examples");
+        for entry in fs::read_dir(fixtures).expect("the examples") {
+            let path = entry.expect("an example").path();
+            fs::copy(&path, examples.join(path.file_name().expect("a file"))).expect("an example");
+            names.push(path.file_stem().expect("a file").to_owned());
+        }
+        self.cargo(&[
+            "build",
+            "--release",
+            "--features",
+            features,
+            "--bins",
+            "--examples",
+        ]);
+        let built = shared_target().join("release");
+        fs::copy(built.join(NAME), programs.join("program")).expect("a program");
+        for name in names {
+            fs::copy(built.join("examples").join(&name), programs.join(name)).expect("an example");
+        }
+        programs
     }
 
     /// Runs cargo in the project and gives what it printed.
@@ -107,6 +140,48 @@ impl Project {
             .env("CARGO_TARGET_DIR", shared_target())
             .output()
             .expect("cargo starts")
+    }
+}
+
+/// Switches on what the feature `mpi` switches on in crates below Burn: with and without it, Burn is
+/// then built once.
+fn share_builds(project: &Path) {
+    let manifest = project.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).expect("a manifest");
+    let with = "[dependencies]\nonce_cell = \"1\"\nthiserror = \"2\"\n";
+    assert!(text.contains("[dependencies]\n"), "no dependencies");
+    fs::write(&manifest, text.replacen("[dependencies]\n", with, 1)).expect("a manifest");
+}
+
+/// An IDX file of unsigned bytes.
+pub fn idx(dims: &[u32], values: impl Fn(usize) -> u8) -> Vec<u8> {
+    let len = dims.iter().product::<u32>() as usize;
+    let mut bytes = vec![0, 0, 8, dims.len() as u8];
+    bytes.extend(dims.iter().flat_map(|dim| dim.to_be_bytes()));
+    bytes.extend((0..len).map(values));
+    bytes
+}
+
+/// The files of a folder like that of MNIST.
+pub const IDX_FILES: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
+
+/// Makes a folder like that of MNIST, with `size` x `size` images of which 60 train and 20 test.
+///
+/// # Panics
+/// It cannot be written.
+pub fn idx_data(folder: &Path, size: u32) {
+    fs::create_dir_all(folder).expect("a folder");
+    for (files, examples) in [(&IDX_FILES[..2], 60), (&IDX_FILES[2..], 20)] {
+        let square = (size * size) as usize;
+        let images = idx(&[examples, size, size], |at| (at / square % 10 * 25) as u8);
+        fs::write(folder.join(files[0]), images).expect("a file");
+        let labels = idx(&[examples], |at| (at % 10) as u8);
+        fs::write(folder.join(files[1]), labels).expect("a file");
     }
 }
 

@@ -1,46 +1,10 @@
 //! Bad input ends a rendered program with an error that says what is wrong and where, before or
 //! without losing anything.
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, io::Write, path::PathBuf, process::Command};
 
 use flate2::{Compression, write::GzEncoder};
-use kiln_tests::rendered::{Project, text};
-
-const FILES: [&str; 4] = [
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-];
-
-/// An IDX file of unsigned bytes.
-fn idx(dims: &[u32], values: impl Fn(usize) -> u8) -> Vec<u8> {
-    let len = dims.iter().product::<u32>() as usize;
-    let mut bytes = vec![0, 0, 8, dims.len() as u8];
-    bytes.extend(dims.iter().flat_map(|dim| dim.to_be_bytes()));
-    bytes.extend((0..len).map(values));
-    bytes
-}
-
-/// A folder like that of MNIST, with `size` x `size` images of which 60 train and 20 test.
-fn data(folder: &Path, size: u32) {
-    fs::create_dir_all(folder).unwrap();
-    for (files, examples) in [(&FILES[..2], 60), (&FILES[2..], 20)] {
-        let square = (size * size) as usize;
-        let images = idx(&[examples, size, size], |at| (at / square % 10 * 25) as u8);
-        fs::write(folder.join(files[0]), images).unwrap();
-        fs::write(
-            folder.join(files[1]),
-            idx(&[examples], |at| (at % 10) as u8),
-        )
-        .unwrap();
-    }
-}
+use kiln_tests::rendered::{IDX_FILES as FILES, Project, idx, idx_data as data, text};
 
 struct Program {
     program: PathBuf,

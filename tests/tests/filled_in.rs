@@ -132,6 +132,10 @@ fn add_a_network(project: &Project) {
     let model = [
         ("pub struct Model {", "pub struct Network {"),
         ("impl Model {", "impl Network {"),
+        ("layers: &[\"conv1\"]", "layers: &[\"network\"]"),
+        ("layers: &[\"conv2\", \"output\"]", "layers: &[\"brightness\"]"),
+        ("model.begin(features.tensor()).into()", "model.network.begin(features.tensor()).into()"),
+        ("model.finish(x.tensor()).into()", "model.network.finish(x.tensor()).into()"),
         ("        Model {\n            conv1", "        Network {\n            conv1"),
         (
             "/// What is trained: a model",
@@ -173,11 +177,11 @@ impl Model {
         project.edit("model.rs", from, to);
     }
     let step = [
-        ("    drop(forward);", "    let brightness = batch.features.clone().flatten::<2>(1, 3).mean_dim(1); // [batch, 1]
-    let guess = model.brightness.forward(predictions.detach()); // [batch, 1]
+        ("    let loss = train_loss(predictions, batch)?; // [1]", "    let brightness = batch.features.clone().flatten::<2>(1, 3).mean_dim(1); // [batch, 1]
+    let guess = model.brightness.forward(predictions.clone().detach()); // [batch, 1]
     let errors = (guess - brightness).square().squeeze_dim(1); // [batch]
     let second = compute_loss(errors)?; // [1]
-    drop(forward);"),
+    let loss = train_loss(predictions, batch)?; // [1]"),
         ("    let gradients = GradientsParams::from_grads(loss.backward(), &model);", "    let of_network = GradientsParams::from_grads(loss.backward(), &model.network);
     let of_brightness = GradientsParams::from_grads(second.backward(), &model.brightness);"),
         ("Losses::new().with(\"loss\", &loss)", "Losses::new().with(\"loss\", &loss).with(\"brightness\", &second)"),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use kiln_tests::{
+    mpi,
     rendered::{Project, text},
     repository,
 };
@@ -50,6 +51,18 @@ fn other_answers_and_features_are_clean_and_tested() {
         .concat(),
     );
     project.cargo(&[&["test", "--lib"], &pictures[..], &["data::image_folder"]].concat());
+}
+
+#[test]
+fn a_crate_for_several_processes_is_clean_and_tested() {
+    if !mpi::is_there() {
+        return;
+    }
+    let answers = [("strategy", "multi-worker-mirrored"), ("cluster", "slurm")];
+    let project = Project::with_answers(&answers);
+    project.cargo(&["fmt", "--check"]);
+    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.cargo(&["test", "--lib", "distribute"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use kiln_tests::{
 };
 
 /// The site, its file, and what is replaced there by what.
-const EDITS: [(&str, &str, &str, &str); 20] = [
+const EDITS: [(&str, &str, &str, &str); 21] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -44,6 +44,12 @@ const EDITS: [(&str, &str, &str, &str); 20] = [
         "model.rs",
         "self.conv2.forward(x)",
         "self.conv2.forward(x.detach())",
+    ),
+    (
+        "model.split",
+        "model.rs",
+        "model.finish(x.tensor()).into()",
+        "model.finish(x.tensor() * 2.0).into()",
     ),
     (
         "optimizer.choice",

@@ -81,6 +81,9 @@ impl Checkpoints {
     /// # Errors
     /// The folder cannot be made, written in or renamed.
     pub fn start(&self) -> Result<()> {
+        if !globals::strategy()?.is_chief() {
+            return Ok(());
+        }
         if !self.steps()?.is_empty() {
             self.set_aside()?;
         }
@@ -92,6 +95,9 @@ impl Checkpoints {
     /// # Errors
     /// The folder cannot be made or written in.
     pub fn prepare(&self) -> Result<()> {
+        if !globals::strategy()?.is_chief() {
+            return Ok(());
+        }
         let cannot = || format!("cannot keep checkpoints in {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(cannot)?;
         folder::remove_unfinished(&self.folder).with_context(cannot)?;
@@ -107,7 +113,8 @@ impl Checkpoints {
             .with_context(|| format!("cannot rename {}", self.folder.display()))
     }
 
-    /// Saves the state of all replicas, and then removes checkpoints that need not be kept.
+    /// Saves the state of all replicas, and then removes checkpoints that need not be kept. All
+    /// workers bring theirs, and the chief writes.
     ///
     /// # Errors
     /// It cannot be written; those before it are untouched.
@@ -120,15 +127,15 @@ impl Checkpoints {
     ) -> Result<PathBuf> {
         let path = self.folder.join(name(progress));
         let cannot = || format!("cannot save the checkpoint {}", path.display());
-        if path.exists() {
-            // From before a resume: the same state, unless it was damaged.
-            if Checkpoint::read(&path).is_ok() {
-                return Ok(path);
-            }
-            folder::remove(&path).with_context(cannot)?;
-        }
         let (metrics, statistics) = replica_states().with_context(cannot)?;
         let (mut files, parameters) = trainable_files().with_context(cannot)?;
+        // From before a resume it holds the same state, unless it was damaged.
+        if !globals::strategy()?.is_chief() || Checkpoint::read(&path).is_ok() {
+            return Ok(path);
+        }
+        if path.exists() {
+            folder::remove(&path).with_context(cannot)?;
+        }
         trainable::insert_statistics(&mut files, &statistics);
         Manifest::new(
             progress,
@@ -162,6 +169,15 @@ impl Checkpoints {
             self.folder.display()
         );
         Ok(None)
+    }
+
+    /// As [`latest`](Self::latest), looked for and read by the chief only, and then sent to all
+    /// workers: they have the same one, and need no folder in common.
+    ///
+    /// # Errors
+    /// As `latest`, or a worker is lost.
+    pub fn latest_for_all(&self) -> Result<Option<Checkpoint>> {
+        from_chief(|| self.latest())
     }
 
     /// The best checkpoint by the metric that `metric::BEST` names.
@@ -282,6 +298,42 @@ impl Checkpoints {
     }
 }
 
+impl Checkpoints {
+    /// As [`find`](Self::find), read by the chief only, and then sent to all workers.
+    ///
+    /// # Errors
+    /// As `find`, or a worker is lost.
+    pub fn find_for_all(&self, which: &Which) -> Result<Checkpoint> {
+        let found = from_chief(|| self.find(which).map(Some))?;
+        found.context("the chief has no checkpoint")
+    }
+}
+
+/// Gives all workers what `read` finds on the chief.
+fn from_chief(read: impl FnOnce() -> Result<Option<Checkpoint>>) -> Result<Option<Checkpoint>> {
+    let strategy = globals::strategy()?;
+    if strategy.workers().count() == 1 {
+        return read();
+    }
+    let mut bytes = Vec::new();
+    if strategy.is_chief() {
+        let found = read()?.map(|found| (found.path.clone(), Arc::clone(&found.files)));
+        let found = found.as_ref().map(|(path, files)| (path, &**files));
+        ciborium::into_writer(&found, &mut bytes)?;
+    }
+    let bytes = strategy.workers().broadcast("the checkpoint", bytes)?;
+    let found: Option<(PathBuf, Files)> = ciborium::from_reader(&bytes[..])?;
+    let checkpoint = |(path, files)| {
+        let manifest = Manifest::from_files(&files)?;
+        Ok(Checkpoint {
+            path,
+            manifest,
+            files: Arc::new(files),
+        })
+    };
+    found.map(checkpoint).transpose()
+}
+
 impl Checkpoint {
     /// Reads the checkpoint at `path` and makes sure that it is whole.
     ///
@@ -334,7 +386,7 @@ impl Checkpoint {
             .with_context(|| self.cannot())?;
         let (files, manifest) = (Arc::clone(&self.files), self.manifest.clone());
         let restored = globals::strategy()?.run_on_all(move |replica| {
-            let (rank, replicas) = (replica.rank(), replica.num_replicas_in_sync());
+            let (rank, replicas) = (replica.rank(), replica.num_replicas());
             globals::update_trainable(|trainable| {
                 let mut trainable = trainable::load(trainable, &files)?;
                 // Under another number of replicas each starts from the mean over the old ones.
@@ -389,10 +441,12 @@ fn states_for(saved: &[MetricStates], rank: usize, replicas: usize) -> Vec<Metri
 
 /// What differs between replicas: the states of the training metrics, and running statistics.
 fn replica_states() -> Result<(Vec<MetricStates>, Vec<Vec<f32>>)> {
-    let states = globals::strategy()?.run_on_all(|_| {
+    let strategy = globals::strategy()?;
+    let states = strategy.run_on_all(|_| {
         let metrics = globals::with_metrics(Split::Train, |metrics| metric_states(&metrics.all()))?;
         Ok((metrics, running_statistics(&globals::model()?)))
     })?;
+    let states = strategy.gather("the states of replicas", states)?;
     Ok(states.into_iter().unzip())
 }
 

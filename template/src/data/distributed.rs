@@ -63,6 +63,8 @@ pub struct BatchInfo {
     pub examples: usize,
     /// Examples in all batches of the same update, over all replicas.
     pub examples_in_update: usize,
+    /// Batches that make the same update.
+    pub batches_in_update: usize,
     /// Whether it is the last batch of its update.
     pub completes_update: bool,
 }
@@ -222,6 +224,7 @@ impl<E> Batches<E> {
             position,
             examples: batch.min(end - position),
             examples_in_update: end - self.position,
+            batches_in_update: (end - self.position).div_ceil(batch),
             completes_update: position + batch >= end,
         };
         let update = starts.map(info).collect();

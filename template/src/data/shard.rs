@@ -121,18 +121,31 @@ impl<E> Shard<E> {
     /// # Errors
     /// An example cannot be read, or the thread is no replica's.
     pub fn load<B: Collate<Example = E>>(self) -> Result<Option<B>> {
+        Ok(self.load_parts(1)?.pop())
+    }
+
+    /// As [`load`](Self::load), in `parts` batches of about the same size, or as many as there are
+    /// examples.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_parts<B: Collate<Example = E>>(self, parts: usize) -> Result<Vec<B>> {
         let _data = span(Phase::Data);
         let (replica, training) = (replica_context()?, self.training);
         replica.begin_batch(self.info);
-        let examples = self.examples()?;
-        if examples.is_empty() {
-            return Ok(None);
-        }
+        let mut examples = self.examples()?;
+        let (len, parts) = (examples.len(), parts.min(examples.len()));
+        replica.begin_parts(parts.max(1));
         let device = match training {
             true => replica.device().clone(),
             false => replica.device().clone().without_autodiff(),
         };
-        B::collate(examples, &device).map(Some)
+        let mut batches = Vec::new();
+        for part in 0..parts {
+            let examples = examples.drain(..len * (part + 1) / parts - len * part / parts);
+            batches.push(B::collate(examples.collect(), &device)?);
+        }
+        Ok(batches)
     }
 }
 

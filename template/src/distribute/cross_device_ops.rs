@@ -58,6 +58,29 @@ impl SharedMemory {
         }
     }
 
+    /// Gives every replica the values of the first one.
+    ///
+    /// # Errors
+    /// A replica failed.
+    pub fn broadcast(&self, rank: usize, values: &mut Vec<f32>) -> Result<()> {
+        if self.contributions.len() == 1 {
+            return Ok(());
+        }
+        let first = &self.contributions[0];
+        if rank == 0 {
+            *first.write().unwrap_or_else(PoisonError::into_inner) = mem::take(values);
+        }
+        self.meeting.wait()?;
+        if rank > 0 {
+            values.clone_from(&read(first));
+        }
+        self.meeting.wait()?;
+        if rank == 0 {
+            *values = mem::take(&mut *first.write().unwrap_or_else(PoisonError::into_inner));
+        }
+        Ok(())
+    }
+
     /// The part of `len` values that replica `rank` sums.
     fn slice_of(&self, rank: usize, len: usize) -> Range<usize> {
         let replicas = self.contributions.len();

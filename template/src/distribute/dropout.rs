@@ -75,6 +75,7 @@ mod tests {
                 position,
                 examples: 1,
                 examples_in_update: 1,
+                batches_in_update: 1,
                 completes_update: true,
             });
             let ones = Tensor::<2>::ones([100, 100], replica.device());

@@ -1,14 +1,10 @@
-use std::{
-    collections::HashMap,
-    hash::{DefaultHasher, Hasher},
-    ops::Range,
-};
+use std::{collections::HashMap, ops::Range};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
-    tensor::{Tensor, TensorData},
+    tensor::{Device, Tensor, TensorData, Transaction},
 };
 
 /// Values in a bucket, unless a single parameter has more: 4 MiB of them.
@@ -52,11 +48,13 @@ impl Gradients {
 ///
 /// The order is that of the model's fields, equal on all replicas. A parameter without a gradient,
 /// as on a replica without examples, has zeros.
+#[derive(Clone)]
 pub struct FlatGradients {
     buckets: Vec<Vec<f32>>,
     parameters: Vec<Parameter>,
 }
 
+#[derive(Clone)]
 struct Parameter {
     path: String,
     id: ParamId,
@@ -68,8 +66,11 @@ struct Parameter {
 }
 
 impl FlatGradients {
-    /// Takes the gradients of `model` from their tensors.
-    pub fn new<M: Module>(model: &M, gradients: Gradients) -> Self {
+    /// Takes the gradients of `model` from their tensors, all of a device at once.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn new<M: Module>(model: &M, gradients: Gradients) -> Result<Self> {
         let flat = FlatGradients {
             buckets: Vec::new(),
             parameters: Vec::new(),
@@ -78,9 +79,34 @@ impl FlatGradients {
             flat,
             gradients,
             path: Vec::new(),
+            reads: Vec::new(),
         };
         model.visit(&mut flatten);
-        flatten.flat
+        flatten.read()
+    }
+
+    /// The gradients of a replica of `model` in another process, from their values in order.
+    ///
+    /// # Errors
+    /// They are not as many as those of this model.
+    pub fn from_values<M: Module>(model: &M, values: &[f32]) -> Result<Self> {
+        let mut flat = Self::new(model, Gradients::new())?;
+        let len: usize = flat.buckets.iter().map(Vec::len).sum();
+        ensure!(
+            values.len() == len,
+            "{} gradients came, and the model has {len} parameters",
+            values.len()
+        );
+        let places = flat.buckets.iter_mut().flatten();
+        places
+            .zip(values)
+            .for_each(|(place, value)| *place = *value);
+        Ok(flat)
+    }
+
+    /// All values in order.
+    pub fn values(&self) -> impl Iterator<Item = f32> {
+        self.buckets.iter().flatten().copied()
     }
 
     /// The buckets, to be reduced over replicas one by one.
@@ -165,10 +191,10 @@ impl FlatGradients {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[f32])> {
         self.parameters
             .iter()
-            .map(|parameter| (parameter.path.as_str(), self.values(parameter)))
+            .map(|parameter| (parameter.path.as_str(), self.values_of(parameter)))
     }
 
-    fn values(&self, parameter: &Parameter) -> &[f32] {
+    fn values_of(&self, parameter: &Parameter) -> &[f32] {
         &self.buckets[parameter.bucket][parameter.values.clone()]
     }
 
@@ -178,7 +204,7 @@ impl FlatGradients {
             .parameters
             .iter()
             .filter(|parameter| parameter.trains)
-            .map(|parameter| (parameter.id, self.values(parameter)));
+            .map(|parameter| (parameter.id, self.values_of(parameter)));
         let mut unflatten = Unflatten {
             by_id: by_id.collect(),
             gradients: GradientsParams::new(),
@@ -192,6 +218,14 @@ struct Flatten {
     flat: FlatGradients,
     gradients: Gradients,
     path: Vec<String>,
+    /// What is read of each device, and for which parameters.
+    reads: Vec<Read>,
+}
+
+struct Read {
+    device: Device,
+    transaction: Transaction,
+    parameters: Vec<usize>,
 }
 
 impl Flatten {
@@ -203,6 +237,38 @@ impl Flatten {
             _ => buckets.push(Vec::with_capacity(len)),
         }
         buckets.len() - 1
+    }
+
+    fn read_later<const D: usize>(&mut self, gradient: Tensor<D>, parameter: usize) {
+        let device = gradient.device();
+        let mut read = match self.reads.iter().position(|read| read.device == device) {
+            Some(place) => self.reads.swap_remove(place),
+            None => Read {
+                device,
+                transaction: Transaction::default(),
+                parameters: Vec::new(),
+            },
+        };
+        read.transaction = read.transaction.register(gradient);
+        read.parameters.push(parameter);
+        self.reads.push(read);
+    }
+
+    fn read(mut self) -> Result<FlatGradients> {
+        for read in self.reads {
+            let all = read.transaction.try_execute();
+            let all = all.context("cannot read the gradients")?;
+            for (parameter, data) in read.parameters.into_iter().zip(all) {
+                let parameter = &self.flat.parameters[parameter];
+                let values = &mut self.flat.buckets[parameter.bucket][parameter.values.clone()];
+                let data = data.convert::<f32>();
+                match data.as_slice::<f32>() {
+                    Ok(gradient) => values.copy_from_slice(gradient),
+                    Err(_) => bail!("the gradient of `{}` cannot be read", parameter.path),
+                }
+            }
+        }
+        Ok(self.flat)
     }
 }
 
@@ -222,17 +288,11 @@ impl ModuleVisitor for Flatten {
         let len = param.lazy_shape().num_elements();
         let bucket = self.bucket(len);
         let values = &mut self.flat.buckets[bucket];
-        match self.gradients.remove::<D>(param.id) {
-            None => values.resize(values.len() + len, 0.0),
-            Some(gradient) => {
-                let data = gradient.into_data().convert::<f32>();
-                match data.as_slice::<f32>() {
-                    Ok(gradient) => values.extend_from_slice(gradient),
-                    Err(_) => values.extend(data.iter::<f32>()),
-                }
-            }
+        let end = values.len() + len;
+        values.resize(end, 0.0);
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.read_later(gradient, self.flat.parameters.len());
         }
-        let end = values.len();
         self.flat.parameters.push(Parameter {
             path: self.path.join("."),
             id: param.id,
@@ -259,58 +319,8 @@ impl ModuleVisitor for Unflatten<'_> {
     }
 }
 
-/// The path and the values of each parameter that trains, in the order of the gradients.
-pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
-    #[derive(Default)]
-    struct Named {
-        path: Vec<String>,
-        values: Vec<(String, Vec<f32>)>,
-    }
-
-    impl ModuleVisitor for Named {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.path.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.is_require_grad() {
-                let values = param.val().into_data().iter::<f32>().collect();
-                self.values.push((self.path.join("."), values));
-            }
-        }
-    }
-
-    let mut named = Named::default();
-    model.visit(&mut named);
-    named.values
-}
-
-/// A hash of the bits of all parameters, to compare replicas.
-pub fn hash_parameters<M: Module>(model: &M) -> u64 {
-    let mut hash = HashParameters(DefaultHasher::new());
-    model.visit(&mut hash);
-    hash.0.finish()
-}
-
-struct HashParameters(DefaultHasher);
-
-impl ModuleVisitor for HashParameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // Running statistics are each replica's own.
-        if param.is_require_grad() {
-            self.0.write(param.val().into_data().as_bytes());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
 
     #[derive(Module, Debug)]
@@ -332,7 +342,7 @@ mod tests {
     fn flat(model: &Weights) -> FlatGradients {
         let loss = model.used.val().square().sum();
         let gradients = GradientsParams::from_grads(loss.backward(), model);
-        FlatGradients::new(model, Gradients::new().with(gradients))
+        FlatGradients::new(model, Gradients::new().with(gradients)).unwrap()
     }
 
     fn gradients(used: [f32; 2]) -> FlatGradients {
@@ -393,7 +403,7 @@ mod tests {
         let gradients = Gradients::new()
             .with(of(first, &model.used))
             .with(of(second, &model.unused));
-        let flat = FlatGradients::new(&model, gradients);
+        let flat = FlatGradients::new(&model, gradients).unwrap();
         assert_eq!(
             listed(&flat),
             [("used", vec![1.0, 1.0]), ("unused", vec![25.0, 36.0])]

@@ -1,8 +1,9 @@
 use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 
-use super::{PerReplica, replica_context};
+use super::replica_context;
 
 /// What a loss object does with its values. There is no mean: how many examples to divide by is
 /// known only of the global batch, and [`compute_average_loss`] does it.
@@ -64,20 +65,20 @@ pub fn compute_average_loss(
     })
 }
 
-/// A loss that does not depend on examples, such as weight decay, divided by the replicas: each
-/// replica adds it and their losses are summed.
+/// A loss that does not depend on examples, such as weight decay, divided by the losses that add up
+/// to an update: each replica adds it to that of each batch.
 ///
 /// # Errors
 /// The thread is no replica's.
 ///
 /// Source: `tf.nn.scale_regularization_loss`.
 pub fn scale_regularization_loss(regularization: Tensor<1>) -> Result<Tensor<1>> {
-    Ok(regularization / replica_context()?.num_replicas_in_sync() as f64)
+    Ok(regularization / replica_context()?.losses_in_update() as f64)
 }
 
 /// The losses of a step by name, in the order in which they were added.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Losses(IndexMap<&'static str, f64>);
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Losses(IndexMap<String, f64>);
 
 impl Losses {
     pub fn new() -> Self {
@@ -86,9 +87,9 @@ impl Losses {
 
     /// Adds a loss of shape `[1]`, read from its device.
     #[must_use]
-    pub fn with(mut self, name: &'static str, loss: &Tensor<1>) -> Self {
-        self.0
-            .insert(name, f64::from(loss.clone().into_scalar::<f32>()));
+    pub fn with(mut self, name: &str, loss: &Tensor<1>) -> Self {
+        let value = f64::from(loss.clone().into_scalar::<f32>());
+        self.0.insert(name.to_owned(), value);
         self
     }
 
@@ -96,23 +97,21 @@ impl Losses {
         self.0.get(name).copied()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
-        self.0.iter().map(|(name, loss)| (*name, *loss))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, loss)| (name.as_str(), *loss))
     }
 
     /// The sum of each loss over replicas; a replica without examples has none.
-    pub(super) fn sum(per_replica: PerReplica<Losses>) -> Self {
+    pub fn sum(of_replicas: Vec<Losses>) -> Self {
         let mut sums = IndexMap::new();
-        for (name, loss) in per_replica.iter().flat_map(Losses::iter) {
+        for (name, loss) in of_replicas.into_iter().flat_map(|losses| losses.0) {
             *sums.entry(name).or_insert(0.0) += loss;
         }
         Losses(sums)
     }
-}
 
-impl FromIterator<(&'static str, f64)> for Losses {
-    fn from_iter<I: IntoIterator<Item = (&'static str, f64)>>(losses: I) -> Self {
-        Losses(losses.into_iter().collect())
+    pub(super) fn divide(&mut self, divisor: f64) {
+        self.0.values_mut().for_each(|loss| *loss /= divisor);
     }
 }
 
@@ -167,10 +166,14 @@ mod tests {
 
     #[test]
     fn named_losses_are_summed_by_name() {
-        let of = |loss| Losses::from_iter([("loss", loss), ("decay", 1.0)]);
+        let of = |loss: f32| {
+            let [loss, decay] =
+                [loss, 1.0].map(|value| Tensor::from_floats([value], &Device::flex()));
+            Losses::new().with("loss", &loss).with("decay", &decay)
+        };
         // The fourth replica has no examples, and so no losses.
         let replicas = [of(1.2934016), of(1.4167924), of(1.2807639), Losses::new()];
-        let sum = Losses::sum(replicas.into_iter().collect());
+        let sum = Losses::sum(replicas.to_vec());
         assert!((sum.get("loss").unwrap() - 3.990958).abs() < 1e-6);
         assert_eq!(sum.get("decay"), Some(3.0));
         assert_eq!(

@@ -3,12 +3,15 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
-use super::{ReplicaThreads, SharedMemory, Strategy};
+use super::{Alone, ReplicaThreads, SharedMemory, Strategy, Workers};
 
 /// Replicas in this process that hold equal weights and sum their gradients at every step.
 ///
 /// Source: `tf.distribute.MirroredStrategy`.
-pub struct MirroredStrategy(ReplicaThreads);
+pub struct MirroredStrategy {
+    replicas: ReplicaThreads,
+    alone: Alone,
+}
 
 impl MirroredStrategy {
     /// One replica for each of `devices`; the CPU may be named several times.
@@ -21,17 +24,21 @@ impl MirroredStrategy {
             "the mirrored strategy needs at least one device"
         );
         let replicas = devices.len();
-        ReplicaThreads::start(devices, Arc::new(SharedMemory::new(replicas))).map(Self)
+        let ops = Arc::new(SharedMemory::new(replicas));
+        Ok(MirroredStrategy {
+            replicas: ReplicaThreads::start(devices, ops)?,
+            alone: Alone::default(),
+        })
     }
 }
 
 impl Strategy for MirroredStrategy {
-    fn name(&self) -> &'static str {
-        "mirrored"
+    fn replicas(&self) -> &ReplicaThreads {
+        &self.replicas
     }
 
-    fn replicas(&self) -> &ReplicaThreads {
-        &self.0
+    fn workers(&self) -> &dyn Workers {
+        &self.alone
     }
 }
 

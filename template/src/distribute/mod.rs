@@ -9,22 +9,35 @@ mod cross_device_ops;
 mod devices;
 mod dropout;
 mod gradients;
+mod launch;
 mod loss;
 mod metric;
 mod mirrored;
+mod model_parallel;
+mod multi_worker;
 mod one_device;
 mod optimizer;
+mod parameter_server;
+mod parameters;
 mod per_replica;
+mod pipeline;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(not(feature = "remote"))]
+#[path = "no_remote.rs"]
+mod remote;
 mod rendezvous;
 mod replica;
 mod statistics;
 mod strategy;
+mod workers;
 
 pub use callbacks::Callbacks;
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
-pub use devices::visible_devices;
+pub use devices::{chosen_devices, is_cpu, visible_devices};
 pub use dropout::Dropout;
-pub use gradients::{FlatGradients, Gradients, NonFinite, hash_parameters, named_parameters};
+pub use gradients::{FlatGradients, Gradients, NonFinite};
+pub use launch::launch;
 pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
 pub use metric::{
     AreaUnderRoc, ConfusionMatrix, Mean, MergedMetric, Metric, MetricStates, mean_absolute_error,
@@ -32,10 +45,20 @@ pub use metric::{
     sparse_categorical_accuracy, sparse_top_k_categorical_accuracy,
 };
 pub use mirrored::MirroredStrategy;
+pub use model_parallel::ModelParallelStrategy;
+pub use multi_worker::MultiWorkerMirroredStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use optimizer::ScheduledOptimizer;
+pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterServerStrategy};
+pub use parameters::{hash_parameters, load_parameters, named_parameters, parameters};
 pub use per_replica::PerReplica;
+pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, place};
+pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;
-pub use replica::{ReplicaContext, ReplicaState, ReplicaThreads, replica_context};
+pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, replica_context};
 pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;
+pub use workers::{
+    Alone, OnHost, Workers, ensure_started_alone, install_hint, join_workers,
+    join_workers_if_started,
+};

@@ -3,27 +3,34 @@ use std::sync::Arc;
 use anyhow::Result;
 use burn::tensor::Device;
 
-use super::{ReplicaThreads, SharedMemory, Strategy};
+use super::{Alone, ReplicaThreads, SharedMemory, Strategy, Workers};
 
 /// One replica on one device, with all the cores where that device is the CPU.
 ///
 /// Source: `tf.distribute.OneDeviceStrategy`.
-pub struct OneDeviceStrategy(ReplicaThreads);
+pub struct OneDeviceStrategy {
+    replicas: ReplicaThreads,
+    alone: Alone,
+}
 
 impl OneDeviceStrategy {
     /// # Errors
     /// The thread of the replica cannot be started.
     pub fn new(device: Device) -> Result<Self> {
-        ReplicaThreads::start(vec![device], Arc::new(SharedMemory::new(1))).map(Self)
+        let ops = Arc::new(SharedMemory::new(1));
+        Ok(OneDeviceStrategy {
+            replicas: ReplicaThreads::start(vec![device], ops)?,
+            alone: Alone::default(),
+        })
     }
 }
 
 impl Strategy for OneDeviceStrategy {
-    fn name(&self) -> &'static str {
-        "one-device"
+    fn replicas(&self) -> &ReplicaThreads {
+        &self.replicas
     }
 
-    fn replicas(&self) -> &ReplicaThreads {
-        &self.0
+    fn workers(&self) -> &dyn Workers {
+        &self.alone
     }
 }

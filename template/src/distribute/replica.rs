@@ -16,14 +16,17 @@ use burn::tensor::Device;
 use rand::rngs::StdRng;
 use rayon::ThreadPoolBuilder;
 
-use super::{CrossDeviceOps, PerReplica, ReduceOp};
+use super::{CrossDeviceOps, ParameterServer, PerReplica, Pipeline, ReduceOp};
 use crate::data::{BatchInfo, stream};
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
 pub trait ReplicaState: Clone + Send + 'static {
-    /// The same state for a replica on `device`.
-    fn mirror(self, _device: &Device) -> Self {
-        self
+    /// The same state for the replica of this thread, which is on `device`.
+    ///
+    /// # Errors
+    /// It cannot be had there.
+    fn mirror(self, _device: &Device) -> Result<Self> {
+        Ok(self)
     }
 
     /// Keeps the state for the replica of this thread.
@@ -35,11 +38,15 @@ pub trait ReplicaState: Clone + Send + 'static {
 /// Source: `tf.distribute.ReplicaContext`.
 pub struct ReplicaContext {
     rank: usize,
-    num_replicas_in_sync: usize,
+    num_replicas: usize,
     device: Device,
     batch: Cell<Option<BatchInfo>>,
     random: RefCell<StdRng>,
     ops: Arc<dyn CrossDeviceOps>,
+    parameter_server: RefCell<Option<ParameterServer>>,
+    pipeline: Option<Pipeline>,
+    /// The parts that this replica's share of the batch is cut into.
+    parts: Cell<usize>,
 }
 
 thread_local! {
@@ -64,8 +71,33 @@ impl ReplicaContext {
         self.rank
     }
 
+    /// The replicas of all processes.
+    pub fn num_replicas(&self) -> usize {
+        self.num_replicas
+    }
+
+    /// The replicas whose gradients add up to one update: all, or with a parameter server this one.
     pub fn num_replicas_in_sync(&self) -> usize {
-        self.num_replicas_in_sync
+        match *self.parameter_server.borrow() {
+            Some(_) => 1,
+            None => self.num_replicas,
+        }
+    }
+
+    /// Where this step pushes its gradients, under `parameter-server`.
+    pub fn parameter_server(&self) -> Option<ParameterServer> {
+        self.parameter_server.borrow().clone()
+    }
+
+    pub(super) fn with_parameter_server<T>(
+        &self,
+        server: &ParameterServer,
+        step: impl FnOnce() -> T,
+    ) -> T {
+        self.parameter_server.replace(Some(server.clone()));
+        let output = step();
+        self.parameter_server.replace(None);
+        output
     }
 
     /// The device of the model, which records for gradients.
@@ -84,6 +116,17 @@ impl ReplicaContext {
         self.batch().map_or(0, |batch| batch.examples_in_update)
     }
 
+    /// The stages of this replica's model, under `model-parallel`.
+    pub fn pipeline(&self) -> Option<&Pipeline> {
+        self.pipeline.as_ref()
+    }
+
+    /// The losses that add up to that of an update: one a replica, batch and part of a batch.
+    pub fn losses_in_update(&self) -> usize {
+        let batches = self.batch().map_or(1, |batch| batch.batches_in_update);
+        self.num_replicas_in_sync() * batches * self.parts.get()
+    }
+
     /// Gives `draw` this replica's stream of random numbers, which depends on the seed, the epoch,
     /// the batch and the rank, and on what was drawn since the batch began.
     pub fn with_random<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
@@ -91,11 +134,16 @@ impl ReplicaContext {
     }
 
     pub(crate) fn begin_batch(&self, batch: BatchInfo) {
+        self.parts.set(1);
         let [epoch, position, rank] =
             [batch.epoch, batch.position, self.rank].map(|number| number as u64);
         self.random
             .replace(stream("replica", &[batch.seed, epoch, position, rank]));
         self.batch.set(Some(batch));
+    }
+
+    pub(crate) fn begin_parts(&self, parts: usize) {
+        self.parts.set(parts);
     }
 
     /// Reduces `values` elementwise over all replicas, in place, to the same bits on each.
@@ -126,6 +174,17 @@ impl ReplicaContext {
 
 type Job = Box<dyn FnOnce(&ReplicaContext) + Send>;
 
+/// Which of all replicas run in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The rank of the first one.
+    pub first_rank: usize,
+    /// Those of all processes.
+    pub replicas: usize,
+    /// The threads that share the cores of this machine, those of other processes included.
+    pub sharing_cores: usize,
+}
+
 /// The replicas of this process: a thread each, for as long as the strategy lives.
 pub struct ReplicaThreads {
     first_rank: usize,
@@ -134,29 +193,75 @@ pub struct ReplicaThreads {
 }
 
 impl ReplicaThreads {
+    /// Starts a thread for each device, with no replicas in other processes.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(devices: Vec<Device>, ops: Arc<dyn CrossDeviceOps>) -> Result<Self> {
+        let part = Part {
+            first_rank: 0,
+            replicas: devices.len(),
+            sharing_cores: devices.len(),
+        };
+        Self::start_part(devices, part, ops)
+    }
+
     /// Starts a thread for each device. The machine's cores are divided among them, so that
     /// kernels on the CPU keep to their own replica's share.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(devices: Vec<Device>, ops: Arc<dyn CrossDeviceOps>) -> Result<Self> {
-        let replicas = devices.len();
+    pub fn start_part(
+        devices: Vec<Device>,
+        part: Part,
+        ops: Arc<dyn CrossDeviceOps>,
+    ) -> Result<Self> {
+        let places = devices.into_iter().map(|device| (device, None));
+        Self::start_places(places.collect(), part, ops)
+    }
+
+    /// As [`start_part`](Self::start_part), for replicas on the devices of several stages.
+    pub(super) fn start_pipelines(
+        pipelines: Vec<Pipeline>,
+        part: Part,
+        ops: Arc<dyn CrossDeviceOps>,
+    ) -> Result<Self> {
+        let mut places = Vec::new();
+        for pipeline in pipelines {
+            let last = pipeline
+                .devices()
+                .last()
+                .context("a stage needs a device")?;
+            places.push((last.clone(), Some(pipeline)));
+        }
+        Self::start_places(places, part, ops)
+    }
+
+    fn start_places(
+        places: Vec<(Device, Option<Pipeline>)>,
+        part: Part,
+        ops: Arc<dyn CrossDeviceOps>,
+    ) -> Result<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = (cores / part.sharing_cores).max(1);
         let mut jobs = Vec::new();
-        for (rank, device) in devices.into_iter().enumerate() {
+        for (rank, (device, pipeline)) in (part.first_rank..).zip(places) {
             let ops = Arc::clone(&ops);
             let context = move || ReplicaContext {
                 rank,
-                num_replicas_in_sync: replicas,
+                num_replicas: part.replicas,
                 device: device.autodiff(),
                 batch: Cell::new(None),
                 random: RefCell::new(stream("replica", &[rank as u64])),
                 ops,
+                parameter_server: RefCell::default(),
+                pipeline,
+                parts: Cell::new(1),
             };
-            jobs.push(start_thread(rank, (cores / replicas).max(1), context)?);
+            jobs.push(start_thread(rank, cores, context)?);
         }
         Ok(ReplicaThreads {
-            first_rank: 0,
+            first_rank: part.first_rank,
             jobs,
             ops,
         })
@@ -242,14 +347,30 @@ impl ReplicaThreads {
         self.run_on(0, step)
     }
 
+    /// Has replica number `replica` of this process call `step` after all that it was given before,
+    /// and then `done` with the result.
+    ///
+    /// # Errors
+    /// Its thread is gone.
+    pub(super) fn start_on<O: Send + 'static>(
+        &self,
+        replica: usize,
+        step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
+        done: impl FnOnce(Result<O>) + Send + 'static,
+    ) -> Result<()> {
+        self.send(replica, move |context| {
+            done(guarded(context, || step(context)));
+        })
+    }
+
     fn run_on<O: Send + 'static>(
         &self,
         replica: usize,
         step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
     ) -> Result<O> {
         let (sender, result) = channel();
-        self.send(replica, move |context| {
-            let _ = sender.send(guarded(context, || step(context)));
+        self.start_on(replica, step, move |output| {
+            let _ = sender.send(output);
         })?;
         result
             .recv()
@@ -311,10 +432,21 @@ fn guarded<O>(context: &ReplicaContext, step: impl FnOnce() -> Result<O>) -> Res
         })
         .with_context(|| {
             format!(
-                "replica {} of {} failed",
-                context.rank, context.num_replicas_in_sync
+                "replica {} of {} failed{}",
+                context.rank,
+                context.num_replicas,
+                place(&context.device)
             )
         })
+}
+
+/// Where a replica runs, for messages; nothing for the CPU of this machine.
+fn place(device: &Device) -> String {
+    let device = device.clone().without_autodiff();
+    match device == Device::flex() {
+        true => String::new(),
+        false => format!(" on {device:?}"),
+    }
 }
 
 /// What a panic said.

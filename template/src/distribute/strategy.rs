@@ -1,47 +1,40 @@
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use burn::tensor::Device;
 
+use serde::{Serialize, de::DeserializeOwned};
+
 use super::{
-    CrossDeviceOps, Losses, MetricStates, PerReplica, ReduceOp, ReplicaContext, ReplicaState,
-    ReplicaThreads,
+    CrossDeviceOps, Losses, MetricStates, ParameterServerStrategy, PerReplica, ReduceOp,
+    ReplicaContext, ReplicaState, ReplicaThreads, Workers, multi_worker::ensure_equal,
 };
-use crate::data::{BatchOptions, Dataset, DistributedDataset};
+use crate::data::{BatchOptions, Dataset, DistributedDataset, Shard};
 
 /// How training is spread over replicas.
 ///
-/// An implementation says which replicas there are and how values cross between them; what a step
-/// does with that is below and the same for all. A strategy of several processes runs the replicas
-/// of its own process and adds [`sum_over_workers`](Strategy::sum_over_workers); one that splits
-/// layers gives a replica several devices; an asynchronous one exchanges gradients through
-/// [`CrossDeviceOps`] that do not wait.
+/// An implementation says which replicas and processes there are and how values cross between them;
+/// what a step does with that is below and the same for all.
 pub trait Strategy: Send + Sync {
-    /// The name that `--strategy` takes.
-    fn name(&self) -> &'static str;
-
     /// The replicas of this process.
     fn replicas(&self) -> &ReplicaThreads;
 
-    /// The replicas of all processes that add up to one step.
-    fn num_replicas_in_sync(&self) -> usize {
+    /// The replicas of all processes.
+    fn num_replicas(&self) -> usize {
         self.replicas().len()
     }
 
-    /// Sums `values` elementwise over all processes, in place; nothing to do for only one.
-    ///
-    /// # Errors
-    /// Another process failed or does not answer.
-    fn sum_over_workers(&self, _values: &mut [f64]) -> Result<()> {
-        Ok(())
+    /// The replicas whose gradients add up to one update.
+    fn num_replicas_in_sync(&self) -> usize {
+        self.num_replicas()
     }
 
-    /// Adds the metrics of the replicas of all other processes to those of this one.
-    ///
-    /// # Errors
-    /// Another process failed or does not answer.
-    fn gather_over_workers(&self, local: Vec<MetricStates>) -> Result<Vec<MetricStates>> {
-        Ok(local)
+    /// The processes of the job.
+    fn workers(&self) -> &dyn Workers;
+
+    /// How replicas train that do not wait for each other.
+    fn parameter_server(&self) -> Option<&ParameterServerStrategy> {
+        None
     }
 }
 
@@ -54,6 +47,7 @@ impl dyn Strategy {
         &self,
         factory: impl FnOnce(&Device) -> Result<T> + Send + 'static,
     ) -> Result<()> {
+        self.join()?;
         let original = self
             .replicas()
             .run_on_first(move |replica| factory(replica.device()))?;
@@ -63,7 +57,7 @@ impl dyn Strategy {
         // One replica at a time: a mirror may share memory with its original until it is made.
         self.replicas()
             .run_in_turn(originals, |original: T, replica| {
-                original.mirror(replica.device()).register();
+                original.mirror(replica.device())?.register();
                 Ok(())
             })
     }
@@ -77,7 +71,38 @@ impl dyn Strategy {
         inputs: PerReplica<I>,
         step: impl Fn(I) -> Result<O> + Clone + Send + 'static,
     ) -> Result<PerReplica<O>> {
+        self.join()?;
         self.replicas().run(inputs, move |input, _| step(input))
+    }
+
+    /// Whether replicas train without waiting for each other, so that `schedule` takes the place of
+    /// `run` in training.
+    pub fn is_asynchronous(&self) -> bool {
+        self.parameter_server().is_some()
+    }
+
+    /// Gives a batch to one replica, as soon as one is free, and does not wait for it. Returns what
+    /// `step` returned for batches before; what is still computed comes with the next ones, or is
+    /// waited for where anything else is asked of the strategy.
+    ///
+    /// Source: `tf.distribute.coordinator.ClusterCoordinator.schedule`.
+    ///
+    /// # Errors
+    /// A step before failed, or the strategy is a synchronous one.
+    pub fn schedule<E: Send + 'static, O: Send + 'static>(
+        &self,
+        inputs: PerReplica<Shard<E>>,
+        step: impl Fn(Shard<E>) -> Result<O> + Send + 'static,
+    ) -> Result<Vec<O>> {
+        let server = self.parameter_server();
+        let server = server.context("only the parameter-server strategy schedules batches")?;
+        server.schedule(inputs, step)
+    }
+
+    /// Waits for all that was scheduled; then all replicas have the parameters of the server.
+    fn join(&self) -> Result<()> {
+        self.parameter_server()
+            .map_or(Ok(()), ParameterServerStrategy::join)
     }
 
     /// Calls `step` on every replica at once with its context.
@@ -88,6 +113,7 @@ impl dyn Strategy {
         &self,
         step: impl Fn(&ReplicaContext) -> Result<O> + Clone + Send + 'static,
     ) -> Result<PerReplica<O>> {
+        self.join()?;
         let nothing = (0..self.replicas().len()).map(|_| ()).collect();
         self.replicas()
             .run(nothing, move |(), replica| step(replica))
@@ -101,6 +127,7 @@ impl dyn Strategy {
         &self,
         step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
     ) -> Result<O> {
+        self.join()?;
         self.replicas().run_on_first(step)
     }
 
@@ -111,13 +138,12 @@ impl dyn Strategy {
     /// # Errors
     /// Another process failed.
     pub fn reduce(&self, op: ReduceOp, per_replica: PerReplica<Losses>) -> Result<Losses> {
-        let (names, mut values): (Vec<_>, Vec<_>) = Losses::sum(per_replica).iter().unzip();
-        self.sum_over_workers(&mut values)?;
+        // Gathered, as a worker whose replicas have no examples does not know the names.
+        let mut losses = Losses::sum(self.gather("the losses of all replicas", per_replica)?);
         if op == ReduceOp::Mean {
-            let replicas = self.num_replicas_in_sync() as f64;
-            values.iter_mut().for_each(|value| *value /= replicas);
+            losses.divide(self.num_replicas() as f64);
         }
-        Ok(names.into_iter().zip(values).collect())
+        Ok(losses)
     }
 
     /// Gives the states of the metrics of all replicas, those of other processes included.
@@ -128,20 +154,72 @@ impl dyn Strategy {
         &self,
         per_replica: PerReplica<MetricStates>,
     ) -> Result<Vec<MetricStates>> {
-        self.gather_over_workers(per_replica.into_iter().collect())
+        self.gather("the states of metrics", per_replica)
     }
 
-    /// Batches `dataset` by the global batch size and splits each batch over the replicas.
+    /// Gives the values of all replicas, those of other processes included, in the order of ranks.
+    ///
+    /// # Errors
+    /// Another process failed.
+    pub fn gather<T: Serialize + DeserializeOwned>(
+        &self,
+        what: &str,
+        per_replica: PerReplica<T>,
+    ) -> Result<Vec<T>> {
+        let local: Vec<T> = per_replica.into_iter().collect();
+        if self.workers().count() == 1 {
+            return Ok(local);
+        }
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&local, &mut bytes)?;
+        let mut all = Vec::new();
+        for bytes in self.workers().all_gather(what, bytes)? {
+            all.extend(ciborium::from_reader::<Vec<T>, _>(&bytes[..])?);
+        }
+        Ok(all)
+    }
+
+    /// Whether any process asks to stop; the same answer on all after the same update.
+    ///
+    /// # Errors
+    /// Another process failed.
+    pub fn any_stops(&self, this_one: bool) -> Result<bool> {
+        if let Some(server) = self.parameter_server()
+            && server.is_running()
+        {
+            return server.stops(this_one);
+        }
+        let mut count = vec![f64::from(u8::from(this_one))];
+        self.workers().sum_f64(&mut count)?;
+        Ok(count[0] > 0.0)
+    }
+
+    /// Whether this process writes what there is one of, such as checkpoints and reports.
+    pub fn is_chief(&self) -> bool {
+        self.workers().is_chief()
+    }
+
+    /// Batches `dataset` by the global batch size and splits each batch over the replicas. With a
+    /// parameter server batches for training stay whole.
     ///
     /// # Errors
     /// The dataset is empty, or has no full batch where only full ones are wanted.
     pub fn distribute_dataset<E: Send + 'static>(
         &self,
         dataset: Arc<dyn Dataset<Example = E>>,
-        options: BatchOptions<E>,
+        mut options: BatchOptions<E>,
     ) -> Result<DistributedDataset<E>> {
+        let examples = [("the number of examples", dataset.len().to_string())];
+        ensure_equal(self.workers(), &examples)?;
+        if self.is_asynchronous() && options.training {
+            // Who of several processes computes a batch shows late, and only that one reads it.
+            if self.workers().count() > 1 {
+                options.prefetch = 0;
+            }
+            return DistributedDataset::new(dataset, options, 1, 0..1);
+        }
         let local = self.replicas().ranks();
-        DistributedDataset::new(dataset, options, self.num_replicas_in_sync(), local)
+        DistributedDataset::new(dataset, options, self.num_replicas(), local)
     }
 
     /// What replicas exchange values through.

@@ -46,6 +46,8 @@ const STARVING: f64 = 0.05;
 pub struct Report {
     folder: PathBuf,
     log: PathBuf,
+    /// Only the chief of several workers reports.
+    speaks: bool,
     /// While training.
     board: Option<Board>,
     /// Whether the time of phases is recorded, and since which step.
@@ -69,12 +71,17 @@ impl Report {
     /// # Errors
     /// The output folder cannot be made.
     pub fn new(args: &Args) -> Result<Self> {
-        let log = log::prepare(&args.output_dir)?;
+        let speaks = globals::strategy()?.is_chief();
+        let log = match speaks {
+            true => log::prepare(&args.output_dir)?,
+            false => PathBuf::new(),
+        };
         Ok(Report {
+            speaks,
             folder: args.output_dir.clone(),
             log,
             board: None,
-            profile: args.profile.then_some(0),
+            profile: (args.profile && speaks).then_some(0),
             epochs: args.epochs,
             current: None,
             line: String::new(),
@@ -86,7 +93,9 @@ impl Report {
     /// # Errors
     /// A file cannot be made, or the older log not be renamed.
     pub fn start_training(&mut self) -> Result<()> {
-        log::rotate(&self.log)?;
+        if self.speaks {
+            log::rotate(&self.log)?;
+        }
         self.begin_training(Progress::START, 0)
     }
 
@@ -95,14 +104,18 @@ impl Report {
     /// # Errors
     /// A file cannot be made, read or written.
     pub fn resume_training(&mut self, progress: Progress) -> Result<()> {
-        log::cut(&self.log, progress.epoch)?;
+        if self.speaks {
+            log::cut(&self.log, progress.epoch)?;
+        }
         // At this step an epoch was reported only if it has ended.
         let first_step = progress.step + usize::from(progress.examples == 0);
         self.begin_training(progress, first_step)
     }
 
     fn begin_training(&mut self, progress: Progress, first_step: usize) -> Result<()> {
-        self.board = Some(Board::open(&self.folder.join("tensorboard"), first_step)?);
+        if self.speaks {
+            self.board = Some(Board::open(&self.folder.join("tensorboard"), first_step)?);
+        }
         if self.profile.is_some() {
             self.profile = Some(progress.step);
             profile::start();
@@ -115,6 +128,9 @@ impl Report {
     /// # Errors
     /// An example cannot be read, or the sheet not be written.
     pub fn introduce(&mut self, examples: &Examples) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
         let model = globals::strategy()?.run_on_first(|_| globals::model());
         self.say(&summary::summarize(&model?));
         let examples = (0..examples.len().min(SAMPLES)).map(|index| examples.get(index));
@@ -134,6 +150,9 @@ impl Report {
     /// # Errors
     /// A picture or the trace cannot be written.
     pub fn conclude(&mut self, progress: Progress) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
         self.draw_curves()?;
         if let Some(first) = self.profile {
             let profile = profile::finish(progress.step - first);
@@ -179,6 +198,9 @@ impl Report {
     /// # Errors
     /// A file cannot be written.
     pub fn picture(&mut self, step: usize, tag: &str, picture: &Picture) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
         let folder = self.folder.join("pictures");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let name = format!("{}-{step:08}.png", tag.replace(['/', '\\'], "-"));
@@ -225,7 +247,11 @@ impl Report {
     /// Begins a split of `steps` steps.
     pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
         // Indicatif draws nothing where the output is not a terminal.
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+        let target = match self.speaks {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
         if let Ok(style) = ProgressStyle::with_template(BAR) {
             bar.set_style(style);
         }
@@ -261,6 +287,9 @@ impl Report {
             return Ok(());
         };
         current.bar.finish_and_clear();
+        if !self.speaks {
+            return Ok(());
+        }
         let seconds = current.started.elapsed().as_secs_f64();
         let waited = current.waited.as_secs_f64();
         let line = log::Line {
@@ -284,7 +313,9 @@ impl Report {
 
     /// Says something in a line of its own.
     pub fn say(&self, text: &str) {
-        println!("{text}");
+        if self.speaks {
+            println!("{text}");
+        }
     }
 
     /// Training and validation share a line an epoch.

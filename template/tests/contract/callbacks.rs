@@ -80,7 +80,7 @@ fn rows_of<const D: usize>(tensor: &Tensor<D>) -> usize {
 }
 
 fn parameters_that_train(step: usize) -> Result<Vec<String>> {
-    let gradients = FlatGradients::new(&globals::model()?, Gradients::new());
+    let gradients = FlatGradients::new(&globals::model()?, Gradients::new())?;
     let paths = gradients.iter().map(|(path, _)| path);
     Ok(paths
         .filter(|path| is_trainable(path, step))

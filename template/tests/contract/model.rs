@@ -1,8 +1,9 @@
 use anyhow::ensure;
 use training::{
-    distribute::FlatGradients,
+    distribute::{Activation, FlatGradients, ensure_split},
     globals,
     loss::per_example_losses,
+    model::STAGES,
     train::{distributed_train_step, train_step},
 };
 
@@ -14,7 +15,7 @@ fn every_parameter_gets_a_gradient() {
         let job = set_up_replicas(1)?;
         job.with_batch(EXAMPLES, |batch| {
             let (_, gradients) = train_step(batch)?;
-            let gradients = FlatGradients::new(&globals::model()?, gradients);
+            let gradients = FlatGradients::new(&globals::model()?, gradients)?;
             ensure!(
                 gradients.iter().count() > 0,
                 "the model has no parameters to train"
@@ -59,6 +60,39 @@ fn examples_do_not_mix() {
             "the prediction for an example depends on the others in its batch"
         );
         Ok(())
+    });
+}
+
+#[test]
+fn each_layer_is_in_one_stage() {
+    contract("model.split", || {
+        let job = set_up_replicas(1)?;
+        job.strategy
+            .run_on_first(|_| ensure_split(&globals::model()?, STAGES))
+    });
+}
+
+#[test]
+fn the_stages_are_the_model() {
+    contract("model.split", || {
+        let job = set_up_replicas(1)?;
+        job.strategy.run_on_all(globals::prepare_inference)?;
+        job.with_batch(5, |batch| {
+            let model = globals::inference_model()?;
+            let features = batch.features.inner();
+            let predictions = model.forward(features.clone());
+            let mut x = Activation::from(features);
+            for stage in STAGES {
+                x = (stage.forward)(&model, x);
+            }
+            let differences = values(&(predictions - x.tensor()).abs());
+            let difference = differences.into_iter().fold(0.0, f32::max);
+            ensure!(
+                difference < 1e-5,
+                "the predictions of the model and of its stages differ by {difference}"
+            );
+            Ok(())
+        })
     });
 }
 

@@ -10,10 +10,10 @@ fn replicas_are_as_many_as_asked_for() {
             (&["--strategy", "one-device"][..], 1),
             (&["--strategy", "mirrored", "--replicas", "1"], 1),
             (&["--strategy", "mirrored", "--replicas", "3"], 3),
+            (&["--strategy", "parameter-server", "--replicas", "2"], 2),
         ] {
             let options = options.to_vec();
-            let replicas =
-                on_own_thread(move || Ok(set_up(&options)?.strategy.num_replicas_in_sync()))?;
+            let replicas = on_own_thread(move || Ok(set_up(&options)?.strategy.num_replicas()))?;
             ensure!(
                 replicas == expected,
                 "there are {replicas} replicas instead of {expected}"

@@ -1,0 +1,253 @@
+//! Starts this program in several processes with the launcher of MPI.
+
+use std::{
+    env,
+    ffi::OsString,
+    io::{BufRead, BufReader, ErrorKind},
+    iter::repeat,
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{CommandFactory, parser::ValueSource};
+
+use super::install_hint;
+use crate::cli::{Args, Launch};
+
+/// What starts MPI programs.
+const LAUNCHER: &str = "mpirun";
+
+/// For the launcher to end after a failure.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Starts the processes and waits for them.
+///
+/// # Errors
+/// There is no MPI, a host cannot be reached, or a process failed.
+pub fn launch(options: &Launch, hosts: &[String]) -> Result<()> {
+    ensure!(
+        cfg!(feature = "mpi"),
+        "this program was built without MPI: use `cargo run --release --features mpi -- launch`"
+    );
+    let program = env::current_exe().context("cannot find out where this program is")?;
+    let mut words = launcher_words(options.workers, hosts, &version()?)?;
+    words.push(program.into());
+    words.extend(worker_words()?);
+    words.extend(options.command.clone());
+    let mut command = Command::new(LAUNCHER);
+    command
+        .args(&words)
+        // Open MPI asks for these two where the user is root, as in a container.
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .stderr(Stdio::piped());
+    // Signals come to this process alone, which passes each on once.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let cannot = || format!("cannot start {LAUNCHER}");
+    let mut launcher = command.spawn().with_context(cannot)?;
+    pass_signals_to(launcher.id());
+    let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
+    let status = wait(&mut launcher, &failed)?;
+    ensure!(
+        status.success(),
+        "{LAUNCHER} ended with {status}; the reason is above"
+    );
+    Ok(())
+}
+
+/// Passes on signals to end: the first as SIGUSR1, which the launcher hands to the workers, so that
+/// they save a checkpoint, and the next as SIGTERM, after which it kills them within seconds.
+fn pass_signals_to(launcher: u32) {
+    let mut signals = ["-USR1", "-TERM"].into_iter().chain(repeat("-KILL"));
+    let handler = move || {
+        let signal = signals.next().unwrap_or("-KILL");
+        let sent = Command::new("kill")
+            .args([signal, &launcher.to_string()])
+            .status();
+        if !sent.is_ok_and(|status| status.success()) {
+            eprintln!("warning: cannot signal {LAUNCHER}, which is process {launcher}");
+        }
+    };
+    if let Err(error) = ctrlc::set_handler(handler) {
+        eprintln!("warning: a signal will not reach the workers: {error}");
+    }
+}
+
+/// Passes on what the workers write, and notes when one said that the job has failed.
+fn pass_on(stderr: ChildStderr) -> Arc<AtomicBool> {
+    let failed = Arc::new(AtomicBool::new(false));
+    let notes = Arc::clone(&failed);
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            eprintln!("{line}");
+            if line.starts_with("error: worker ") {
+                notes.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    failed
+}
+
+/// Waits for the launcher. After a failure it may wait for ever for a host that is cut off, though
+/// all workers have ended, and is then ended itself.
+fn wait(launcher: &mut Child, failed: &AtomicBool) -> Result<ExitStatus> {
+    let mut deadline = None;
+    loop {
+        if let Some(status) = launcher.try_wait()? {
+            return Ok(status);
+        }
+        if failed.load(Ordering::Relaxed) {
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + GRACE);
+            if Instant::now() > deadline {
+                launcher.kill()?;
+                launcher.wait()?;
+                bail!(
+                    "{LAUNCHER} did not end after this failure and was killed; look for processes \
+                     that it left on a host that cannot be reached"
+                );
+            }
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What the launcher says of itself.
+fn version() -> Result<String> {
+    match Command::new(LAUNCHER).arg("--version").output() {
+        Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            "{LAUNCHER} was not found: MPI is not installed, or not in PATH. Install it with\n    \
+             {}",
+            install_hint()
+        ),
+        Err(error) => Err(anyhow!(error).context(format!("cannot start {LAUNCHER}"))),
+    }
+}
+
+/// What the launcher is told, in the words of its MPI.
+fn launcher_words(
+    workers: Option<usize>,
+    hosts: &[String],
+    version: &str,
+) -> Result<Vec<OsString>> {
+    let workers = workers.unwrap_or(hosts.len().max(2));
+    ensure!(
+        workers >= hosts.len(),
+        "{workers} workers are fewer than the {} hosts: leave --workers out for one on each",
+        hosts.len()
+    );
+    let count = workers.to_string();
+    let mut words = vec!["-np", &count];
+    let list;
+    if version.contains("Open MPI") {
+        // Replicas divide the cores among themselves, and a laptop may have fewer than workers.
+        words.extend(["--bind-to", "none", "--oversubscribe"]);
+        // Ask for no password, and do not wait long for a host that is off.
+        if env::var_os("OMPI_MCA_plm_rsh_agent").is_none() {
+            words.extend([
+                "--mca",
+                "plm_rsh_args",
+                "-o BatchMode=yes -o ConnectTimeout=10",
+            ]);
+        }
+        let slots = workers.div_ceil(hosts.len().max(1));
+        list = hosts
+            .iter()
+            .map(|host| format!("{host}:{slots}"))
+            .collect::<Vec<_>>()
+            .join(",");
+        if !hosts.is_empty() {
+            words.extend(["--map-by", "node", "--host", &list]);
+        }
+    } else if version.contains("HYDRA") || version.contains("MPICH") {
+        words.extend(["-bind-to", "none"]);
+        list = hosts.join(",");
+        if !hosts.is_empty() {
+            words.extend(["-hosts", &list]);
+        }
+    } else {
+        let first = version.lines().next().unwrap_or_default();
+        bail!(
+            "{LAUNCHER} is neither of Open MPI nor of MPICH, but {first:?}: start this program with \
+             it yourself"
+        );
+    }
+    Ok(words.into_iter().map(OsString::from).collect())
+}
+
+/// The options of this program that each process gets, as they were given.
+fn worker_words() -> Result<Vec<OsString>> {
+    let command = Args::command();
+    let given = command.clone().get_matches();
+    let mut words = Vec::new();
+    for argument in command.get_arguments() {
+        let id = argument.get_id().as_str();
+        let Some(long) = argument.get_long() else {
+            continue;
+        };
+        // Help and version have no value here.
+        let source = given
+            .try_contains_id(id)
+            .ok()
+            .and_then(|_| given.value_source(id));
+        if source != Some(ValueSource::CommandLine) || id == "hosts" {
+            continue;
+        }
+        words.push(format!("--{long}").into());
+        if argument.get_action().takes_values() {
+            words.extend(given.get_raw(id).into_iter().flatten().map(OsString::from));
+        }
+    }
+    if !words.contains(&"--strategy".into()) {
+        words.extend(["--strategy", "multi-worker-mirrored"].map(OsString::from));
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(workers: Option<usize>, hosts: &[&str], version: &str) -> Result<String> {
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        let words = launcher_words(workers, &hosts, version)?
+            .into_iter()
+            .map(OsString::into_string);
+        Ok(words.collect::<Result<Vec<_>, _>>().unwrap().join(" "))
+    }
+
+    #[test]
+    fn each_mpi_gets_its_own_words() {
+        let open = words(Some(4), &["a", "b"], "mpirun (Open MPI) 4.1.4").unwrap();
+        assert!(
+            open.starts_with("-np 4 --bind-to none --oversubscribe"),
+            "{open}"
+        );
+        assert!(open.ends_with("--map-by node --host a:2,b:2"), "{open}");
+        let mpich = words(None, &["a", "b", "c"], "HYDRA build details:").unwrap();
+        assert_eq!(mpich, "-np 3 -bind-to none -hosts a,b,c");
+        assert!(
+            words(None, &[], "mpirun (Open MPI) 5.0.1")
+                .unwrap()
+                .starts_with("-np 2")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_launched_is_refused() {
+        let error = words(Some(1), &["a", "b"], "mpirun (Open MPI) 4.1.4").unwrap_err();
+        assert!(
+            error.to_string().contains("fewer than the 2 hosts"),
+            "{error}"
+        );
+        let error = words(None, &[], "prun 1.0").unwrap_err();
+        assert!(error.to_string().contains("\"prun 1.0\""), "{error}");
+    }
+}

@@ -1,0 +1,145 @@
+use anyhow::{Context, Result, bail};
+
+/// What a replica asks of the parameter server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// The number of an update that nobody computes yet.
+    Claim,
+    /// To let no more updates be claimed.
+    Stop,
+    /// The current parameters, and a ticket.
+    Pull { replica: usize },
+    /// An update with these gradients.
+    Push { replica: usize, gradients: Vec<f32> },
+    /// To take back a ticket without an update.
+    Release { replica: usize },
+    /// Nothing more until all have joined.
+    Done { worker: usize },
+}
+
+/// What the parameter server answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The update that was claimed.
+    Update(usize),
+    /// Training stops after this many updates since the last join.
+    Stop { after: usize },
+    /// The values of all parameters.
+    Parameters(Vec<f32>),
+    /// The server failed.
+    Failed(String),
+}
+
+impl Request {
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Request::Claim => bytes(0, 0, &[]),
+            Request::Stop => bytes(1, 0, &[]),
+            Request::Pull { replica } => bytes(2, replica, &[]),
+            Request::Push { replica, gradients } => bytes(3, replica, &gradients),
+            Request::Release { replica } => bytes(4, replica, &[]),
+            Request::Done { worker } => bytes(5, worker, &[]),
+        }
+    }
+
+    /// # Errors
+    /// They are of another program.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let (kind, number, rest) = parts(bytes)?;
+        Ok(match kind {
+            0 => Request::Claim,
+            1 => Request::Stop,
+            2 => Request::Pull { replica: number },
+            3 => Request::Push {
+                replica: number,
+                gradients: floats(rest),
+            },
+            4 => Request::Release { replica: number },
+            5 => Request::Done { worker: number },
+            _ => bail!("a request to the parameter server has the unknown kind {kind}"),
+        })
+    }
+}
+
+impl Answer {
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Answer::Update(number) => bytes(0, number, &[]),
+            Answer::Stop { after } => bytes(1, after, &[]),
+            Answer::Parameters(values) => bytes(2, 0, &values),
+            Answer::Failed(reason) => {
+                let mut bytes = bytes(3, 0, &[]);
+                bytes.extend_from_slice(reason.as_bytes());
+                bytes
+            }
+        }
+    }
+
+    /// # Errors
+    /// They are of another program.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let (kind, number, rest) = parts(bytes)?;
+        Ok(match kind {
+            0 => Answer::Update(number),
+            1 => Answer::Stop { after: number },
+            2 => Answer::Parameters(floats(rest)),
+            3 => Answer::Failed(String::from_utf8_lossy(rest).into_owned()),
+            _ => bail!("an answer of the parameter server has the unknown kind {kind}"),
+        })
+    }
+}
+
+/// A kind, a number, then values; all little-endian.
+fn bytes(kind: u8, number: usize, values: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(9 + 4 * values.len());
+    bytes.push(kind);
+    bytes.extend_from_slice(&(number as u64).to_le_bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+fn parts(bytes: &[u8]) -> Result<(u8, usize, &[u8])> {
+    let (kind, rest) = bytes.split_first().context("an empty message")?;
+    let (number, rest) = rest.split_first_chunk().context("a short message")?;
+    Ok((*kind, u64::from_le_bytes(*number) as usize, rest))
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let words = bytes.as_chunks().0.iter();
+    words.map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_from_their_bytes() {
+        let gradients = vec![1.5, -0.0, f32::MIN_POSITIVE];
+        for request in [
+            Request::Claim,
+            Request::Stop,
+            Request::Pull { replica: 7 },
+            Request::Push {
+                replica: 3,
+                gradients: gradients.clone(),
+            },
+            Request::Release { replica: 0 },
+            Request::Done { worker: 2 },
+        ] {
+            let bytes = request.clone().into_bytes();
+            assert_eq!(Request::from_bytes(&bytes).unwrap(), request);
+        }
+        for answer in [
+            Answer::Update(1 << 40),
+            Answer::Stop { after: 5 },
+            Answer::Parameters(gradients),
+            Answer::Failed("no".to_owned()),
+        ] {
+            let bytes = answer.clone().into_bytes();
+            assert_eq!(Answer::from_bytes(&bytes).unwrap(), answer);
+        }
+        assert!(Request::from_bytes(&[9, 0, 0]).is_err());
+        assert!(Request::from_bytes(&bytes(9, 0, &[])).is_err());
+    }
+}

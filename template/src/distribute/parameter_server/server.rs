@@ -1,0 +1,236 @@
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use burn::tensor::Device;
+
+use super::{
+    message::{Answer, Request},
+    tickets::Tickets,
+};
+use crate::{
+    distribute::{FlatGradients, Part, ReplicaState, ReplicaThreads, SharedMemory, parameters},
+    globals::{self, TrainingState},
+};
+
+/// Where an answer goes.
+pub type Reply = Box<dyn FnOnce(Answer) + Send>;
+
+/// Updates the parameters of the thread that calls it.
+pub type Update = fn(FlatGradients) -> Result<()>;
+
+/// Who keeps the parameters and the optimizer, on a thread of its own, in the order of the requests.
+pub struct Server {
+    thread: ReplicaThreads,
+    update: Update,
+    max_staleness: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    tickets: Tickets,
+    /// Updates that replicas have claimed since the last join.
+    claimed: usize,
+    stop_after: Option<usize>,
+    /// Those who wait for a ticket.
+    waiting: VecDeque<(usize, Reply)>,
+    /// Processes that have come to the next join.
+    done: usize,
+    failure: Option<String>,
+    /// When a request came last.
+    heard: Instant,
+}
+
+impl State {
+    fn new(max_staleness: usize) -> Self {
+        State {
+            tickets: Tickets::new(max_staleness),
+            claimed: 0,
+            stop_after: None,
+            waiting: VecDeque::new(),
+            done: 0,
+            failure: None,
+            heard: Instant::now(),
+        }
+    }
+}
+
+impl Server {
+    /// Starts its thread, which gets the share of the cores that a replica has.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        device: Device,
+        sharing_cores: usize,
+        max_staleness: usize,
+        update: Update,
+    ) -> Result<Self> {
+        let part = Part {
+            first_rank: 0,
+            replicas: 1,
+            sharing_cores,
+        };
+        let ops = Arc::new(SharedMemory::new(1));
+        Ok(Server {
+            thread: ReplicaThreads::start_part(vec![device], part, ops)?,
+            update,
+            max_staleness,
+            state: Mutex::new(State::new(max_staleness)),
+        })
+    }
+
+    /// Takes over the parameters and the optimizer.
+    ///
+    /// # Errors
+    /// The thread is gone.
+    pub fn begin(&self, training: TrainingState) -> Result<()> {
+        *self.lock() = State::new(self.max_staleness);
+        self.thread.run_on_first(move |replica| {
+            training.mirror(replica.device())?.register();
+            Ok(())
+        })
+    }
+
+    /// Gives the parameters and the optimizer as they are after all requests so far.
+    ///
+    /// # Errors
+    /// An update failed.
+    pub fn training(&self) -> Result<TrainingState> {
+        let training = self.thread.run_on_first(|_| globals::training_state())?;
+        match &self.lock().failure {
+            Some(failure) => bail!("{failure}"),
+            None => Ok(training),
+        }
+    }
+
+    /// The number of processes that have come to the next join.
+    pub fn done(&self) -> usize {
+        self.lock().done
+    }
+
+    /// The replica for which others have waited longer than `limit`, if there is one.
+    pub fn overdue(&self, limit: Duration) -> Option<(usize, Duration)> {
+        let state = self.lock();
+        let oldest = state.tickets.oldest()?;
+        (oldest.1 > limit && !state.waiting.is_empty()).then_some(oldest)
+    }
+
+    /// How long no request has come.
+    pub fn silence(&self) -> Duration {
+        self.lock().heard.elapsed()
+    }
+
+    /// Answers now or later, without keeping the caller waiting; to some requests never.
+    pub fn handle(self: &Arc<Self>, request: Request, reply: Reply) {
+        let mut state = self.lock();
+        state.heard = Instant::now();
+        match (request, &state.failure) {
+            (Request::Done { .. }, _) => state.done += 1,
+            (Request::Claim | Request::Pull { .. }, Some(failure)) => {
+                reply(Answer::Failed(failure.clone()));
+            }
+            (Request::Claim, None) => reply(match state.stop_after {
+                Some(after) => Answer::Stop { after },
+                None => {
+                    state.claimed += 1;
+                    Answer::Update(state.claimed - 1)
+                }
+            }),
+            (Request::Stop, _) => {
+                let after = state.claimed;
+                let after = *state.stop_after.get_or_insert(after);
+                reply(Answer::Stop { after });
+            }
+            (Request::Pull { replica }, None) => {
+                state.waiting.push_back((replica, reply));
+                drop(state);
+                self.queue(|server| server.grant());
+            }
+            (Request::Release { replica }, _) => {
+                state.tickets.release(replica);
+                drop(state);
+                self.queue(|server| server.grant());
+            }
+            (Request::Push { replica, gradients }, _) => {
+                drop(state);
+                self.queue(move |server| server.push(replica, &gradients));
+            }
+        }
+    }
+
+    /// Has the thread do `work` after all that was asked for before.
+    fn queue(self: &Arc<Self>, work: impl FnOnce(&Self) -> Result<()> + Send + 'static) {
+        let server = Arc::clone(self);
+        let done = {
+            let server = Arc::clone(self);
+            move |result: Result<()>| {
+                if let Err(error) = result {
+                    // Without the outermost, which takes the thread for a replica's.
+                    let reasons: Vec<String> =
+                        error.chain().skip(1).map(ToString::to_string).collect();
+                    server.fail(&format!(
+                        "the parameter server failed: {}",
+                        reasons.join(": ")
+                    ));
+                }
+            }
+        };
+        if let Err(error) = self.thread.start_on(0, move |_| work(&server), done) {
+            self.fail(&format!("{error:#}"));
+        }
+    }
+
+    /// Gives tickets to those who wait, the first come first.
+    fn grant(&self) -> Result<()> {
+        let mut answer = None;
+        loop {
+            let reply = {
+                let mut state = self.lock();
+                let Some((replica, _)) = state.waiting.front() else {
+                    return Ok(());
+                };
+                let replica = *replica;
+                if !state.tickets.grant(replica) {
+                    return Ok(());
+                }
+                state.waiting.pop_front()
+            };
+            let answer = match &answer {
+                Some(answer) => answer,
+                None => answer.insert(Answer::Parameters(parameters(&globals::model()?))),
+            };
+            if let Some((_, reply)) = reply {
+                reply(answer.clone());
+            }
+        }
+    }
+
+    fn push(&self, replica: usize, gradients: &[f32]) -> Result<()> {
+        if self.lock().failure.is_some() {
+            return Ok(());
+        }
+        (self.update)(FlatGradients::from_values(&globals::model()?, gradients)?)?;
+        self.lock().tickets.push(replica);
+        self.grant()
+    }
+
+    /// Ends the waiting of all with an error that says `reason`, the first one that comes.
+    pub fn fail(&self, reason: &str) {
+        let waiting = {
+            let mut state = self.lock();
+            state.failure.get_or_insert_with(|| reason.to_owned());
+            std::mem::take(&mut state.waiting)
+        };
+        for (_, reply) in waiting {
+            reply(Answer::Failed(reason.to_owned()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

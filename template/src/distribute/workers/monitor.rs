@@ -1,0 +1,565 @@
+//! Watches over the processes of a job. MPI waits for ever for one that hangs, and cannot say which
+//! one is missing; so each process keeps a TCP connection to the chief, on which both tell twice a
+//! second how far they have come.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    process,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+/// Between two words of a process.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// After a failure, before a process that does not end by itself is ended.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// For a connection to one address.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// How far a process has come.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    step: usize,
+    /// The collective operation that was begun last, and how many were begun.
+    collective: String,
+    number: u64,
+    /// For how long it has waited in that one; `None` outside.
+    waiting: Option<Duration>,
+}
+
+impl State {
+    fn describe(&self) -> String {
+        match self.number {
+            0 => "before its first collective".to_owned(),
+            number => format!(
+                "at step {}, {} {} (collective {number})",
+                self.step,
+                if self.waiting.is_some() {
+                    "in"
+                } else {
+                    "after"
+                },
+                self.collective
+            ),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Message {
+    Beat(State),
+    /// This process ends with an error.
+    Failed(String),
+    /// The job ends with an error.
+    Abort(String),
+}
+
+/// What the chief tells the others over MPI, so that they find it.
+#[derive(Serialize, Deserialize)]
+pub struct Address {
+    job: u64,
+    addresses: Vec<SocketAddr>,
+}
+
+/// The chief's side before the others have come.
+pub struct Meeting {
+    listener: TcpListener,
+    job: u64,
+}
+
+impl Meeting {
+    /// # Errors
+    /// No port is free.
+    pub fn open() -> Result<Self> {
+        let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
+        let started = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Ok(Meeting {
+            listener: listener.context("cannot open a port for the monitor of the job")?,
+            job: started.as_nanos() as u64 ^ u64::from(process::id()).rotate_left(32),
+        })
+    }
+
+    /// Where the others find it.
+    ///
+    /// # Errors
+    /// The network interfaces cannot be read.
+    pub fn address(&self) -> Result<Address> {
+        let port = self.listener.local_addr()?.port();
+        let mut interfaces: Vec<IpAddr> = if_addrs::get_if_addrs()
+            .context("cannot list the network interfaces")?
+            .into_iter()
+            .filter(|interface| !interface.is_link_local())
+            .map(|interface| interface.ip())
+            .collect();
+        // Loopback last: on another host it would lead to a stranger.
+        interfaces.sort_by_key(IpAddr::is_loopback);
+        Ok(Address {
+            job: self.job,
+            addresses: interfaces.into_iter().map(|ip| (ip, port).into()).collect(),
+        })
+    }
+}
+
+/// A process's watch over the others.
+#[derive(Clone)]
+pub struct Monitor(Arc<Shared>);
+
+struct Shared {
+    worker: usize,
+    hosts: Vec<String>,
+    limit: Duration,
+    own: Mutex<Own>,
+    peers: Mutex<Vec<Peer>>,
+    failure: OnceLock<Failure>,
+}
+
+#[derive(Default)]
+struct Own {
+    state: State,
+    since: Option<Instant>,
+    /// Closed connections are no failure any more.
+    leaving: bool,
+}
+
+/// A process at the other end of a connection.
+struct Peer {
+    worker: usize,
+    stream: TcpStream,
+    state: State,
+    heard: Instant,
+}
+
+/// Why the job ends.
+#[derive(Debug)]
+struct Failure {
+    reason: String,
+    /// Whether another process tells the user.
+    told: bool,
+}
+
+impl Monitor {
+    /// The chief's: waits until all others are connected.
+    ///
+    /// # Errors
+    /// One does not come in time.
+    pub fn of_chief(meeting: &Meeting, hosts: Vec<String>, timeout: Duration) -> Result<Self> {
+        let deadline = Instant::now() + limit(timeout);
+        let mut streams: Vec<Option<TcpStream>> = hosts.iter().map(|_| None).collect();
+        meeting.listener.set_nonblocking(true)?;
+        while streams.iter().skip(1).any(Option::is_none) {
+            match meeting.listener.accept() {
+                Ok((mut stream, _)) => {
+                    // A stranger is no reason to fail.
+                    if let Ok(worker) = greeted(&mut stream, meeting.job)
+                        && let Some(place) = streams.get_mut(worker)
+                        && introduce(&mut stream, meeting.job, 0).is_ok()
+                    {
+                        *place = Some(stream);
+                    }
+                }
+                Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+                Err(_) => {
+                    let missing = (1..hosts.len()).find(|worker| streams[*worker].is_none());
+                    bail!(
+                        "{} has not connected to the monitor of worker 0: see whether a firewall \
+                         keeps TCP connections from it, or switch the monitor off with --timeout 0",
+                        super::name(missing.unwrap_or(1), &hosts)
+                    );
+                }
+            }
+        }
+        let others = streams.into_iter().enumerate();
+        let others = others.filter_map(|(worker, stream)| Some((worker, stream?)));
+        Self::start(0, hosts, timeout, others.collect())
+    }
+
+    /// Another process's: connects to the chief.
+    ///
+    /// # Errors
+    /// None of its addresses answers.
+    pub fn of_worker(
+        worker: usize,
+        address: &Address,
+        hosts: Vec<String>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let connected = address
+            .addresses
+            .iter()
+            .find_map(|chief| greet(chief, address.job, worker).ok());
+        let stream = connected.with_context(|| {
+            format!(
+                "{} cannot reach the monitor of {} at {:?}: see whether a firewall keeps TCP \
+                 connections from it, or switch the monitor off with --timeout 0",
+                super::name(worker, &hosts),
+                super::name(0, &hosts),
+                address.addresses
+            )
+        })?;
+        Self::start(worker, hosts, timeout, vec![(0, stream)])
+    }
+
+    fn start(
+        worker: usize,
+        hosts: Vec<String>,
+        timeout: Duration,
+        streams: Vec<(usize, TcpStream)>,
+    ) -> Result<Self> {
+        let mut peers = Vec::new();
+        let mut readers = Vec::new();
+        for (worker, stream) in streams {
+            stream.set_read_timeout(None)?;
+            stream.set_write_timeout(Some(BEAT))?;
+            stream.set_nodelay(true)?;
+            readers.push(stream.try_clone()?);
+            peers.push(Peer {
+                worker,
+                stream,
+                state: State::default(),
+                heard: Instant::now(),
+            });
+        }
+        let monitor = Monitor(Arc::new(Shared {
+            worker,
+            hosts,
+            limit: limit(timeout),
+            own: Mutex::default(),
+            peers: Mutex::new(peers),
+            failure: OnceLock::new(),
+        }));
+        for (place, stream) in readers.into_iter().enumerate() {
+            let shared = Arc::clone(&monitor.0);
+            spawn(move || shared.listen(place, stream))?;
+        }
+        let shared = Arc::clone(&monitor.0);
+        spawn(move || shared.watch())?;
+        Ok(monitor)
+    }
+
+    /// Notes that this process begins the collective operation `what`, until the result is dropped.
+    #[must_use]
+    pub fn enter(&self, what: String) -> Waiting<'_> {
+        let mut own = lock(&self.0.own);
+        own.state.number += 1;
+        own.state.collective = what;
+        own.since = Some(Instant::now());
+        Waiting(self)
+    }
+
+    /// Notes the step that runs.
+    pub fn note_step(&self, step: usize) {
+        lock(&self.0.own).state.step = step;
+    }
+
+    /// From now on the others may go.
+    pub fn leave(&self) {
+        lock(&self.0.own).leaving = true;
+    }
+
+    /// Whether the job goes on.
+    ///
+    /// # Errors
+    /// A process is lost; the message names it.
+    pub fn check(&self) -> Result<()> {
+        match self.0.failure.get() {
+            None => Ok(()),
+            Some(failure) => bail!("{}", failure.reason),
+        }
+    }
+
+    /// Tells the others why this process ends; false where it is another one that told it.
+    pub fn fail(&self, reason: &str) -> bool {
+        let shared = &self.0;
+        if let Some(failure) = shared.failure.get() {
+            return !failure.told;
+        }
+        match shared.worker {
+            0 => shared.declare(format!("{} failed: {reason}", shared.name(0))),
+            _ => shared.send_all(&Message::Failed(reason.to_owned())),
+        }
+        true
+    }
+}
+
+/// A collective operation on its way.
+pub struct Waiting<'a>(&'a Monitor);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.0.own).since = None;
+    }
+}
+
+impl Shared {
+    fn name(&self, worker: usize) -> String {
+        super::name(worker, &self.hosts)
+    }
+
+    fn state(&self) -> State {
+        let own = lock(&self.own);
+        State {
+            waiting: own.since.map(|since| since.elapsed()),
+            ..own.state.clone()
+        }
+    }
+
+    fn send_all(&self, message: &Message) {
+        // One that cannot be reached is noticed by its silence.
+        for peer in lock(&self.peers).iter_mut() {
+            let _ = send(&mut peer.stream, message);
+        }
+    }
+
+    /// Ends the job. The first reason stays.
+    fn declare(&self, reason: String) {
+        let failure = Failure {
+            reason: reason.clone(),
+            told: false,
+        };
+        if self.failure.set(failure).is_ok() && self.worker == 0 {
+            self.send_all(&Message::Abort(reason));
+        }
+    }
+
+    /// Reads what a peer says until it is gone.
+    fn listen(&self, place: usize, stream: TcpStream) {
+        for line in BufReader::new(stream).lines() {
+            let message = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+            let Some(message) = message else { break };
+            let mut peers = lock(&self.peers);
+            let peer = &mut peers[place];
+            peer.heard = Instant::now();
+            let name = self.name(peer.worker);
+            match message {
+                Message::Beat(state) => peer.state = state,
+                Message::Failed(reason) => {
+                    drop(peers);
+                    return self.declare(format!("{name} failed: {reason}"));
+                }
+                Message::Abort(reason) => {
+                    let _ = self.failure.set(Failure { reason, told: true });
+                    return;
+                }
+            }
+        }
+        if !lock(&self.own).leaving {
+            let peers = lock(&self.peers);
+            let (worker, state) = (peers[place].worker, peers[place].state.clone());
+            drop(peers);
+            self.declare(format!("{} died {}", self.name(worker), state.describe()));
+        }
+    }
+
+    /// Tells the others how far this process is, and ends it where the job cannot go on.
+    fn watch(&self) {
+        while self.failure.get().is_none() {
+            self.send_all(&Message::Beat(self.state()));
+            if let Some(reason) = self.silent().or_else(|| self.stalled()) {
+                self.declare(reason);
+            }
+            thread::sleep(BEAT);
+        }
+        // By then a process that waited for others has ended; this one computes, or hangs.
+        thread::sleep(GRACE);
+        if let Some(failure) = self.failure.get()
+            && !failure.told
+        {
+            eprintln!("error: {}", failure.reason);
+        }
+        #[cfg(not(test))]
+        process::exit(1);
+    }
+
+    /// A process from which nothing was heard for too long.
+    fn silent(&self) -> Option<String> {
+        let peers = lock(&self.peers);
+        let silent = peers
+            .iter()
+            .find(|peer| peer.heard.elapsed() > self.limit)?;
+        Some(format!(
+            "{} has not answered for {:.0} s; it was {}",
+            self.name(silent.worker),
+            silent.heard.elapsed().as_secs_f64(),
+            silent.state.describe()
+        ))
+    }
+
+    /// On the chief: a process for which others wait for too long.
+    fn stalled(&self) -> Option<String> {
+        if self.worker != 0 {
+            return None;
+        }
+        let mut states = vec![(0, self.state())];
+        let peers = lock(&self.peers);
+        states.extend(peers.iter().map(|peer| (peer.worker, peer.state.clone())));
+        stalled(&states, self.limit, &self.hosts)
+    }
+}
+
+fn stalled(states: &[(usize, State)], limit: Duration, hosts: &[String]) -> Option<String> {
+    let waits = |state: &State| state.waiting.filter(|waiting| *waiting > limit);
+    let waiting = states.iter().filter(|(_, state)| waits(state).is_some());
+    let (_, front) = waiting.max_by_key(|(_, state)| state.number)?;
+    let seconds = front.waiting.unwrap_or_default().as_secs_f64();
+    let what = format!(
+        "{} (collective {}, step {})",
+        front.collective, front.number, front.step
+    );
+    let behind = states.iter().find(|(_, state)| state.number < front.number);
+    Some(match behind {
+        Some((worker, state)) => format!(
+            "{} has not come to {what} for {seconds:.0} s; it is {}. Where it is only slow, allow \
+             more with --timeout",
+            super::name(*worker, hosts),
+            state.describe()
+        ),
+        None => format!(
+            "{what} has not ended for {seconds:.0} s, though all workers have come to it: see \
+             whether the network between them works, or allow more with --timeout"
+        ),
+    })
+}
+
+/// Connects to the chief at one of its addresses.
+fn greet(chief: &SocketAddr, job: u64, worker: usize) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(chief, CONNECT)?;
+    introduce(&mut stream, job, worker)?;
+    ensure!(greeted(&mut stream, job)? == 0, "another worker answers");
+    Ok(stream)
+}
+
+/// The first words on a connection: which job this is, and who.
+fn introduce(stream: &mut TcpStream, job: u64, worker: usize) -> Result<()> {
+    let words = [job, worker as u64].map(u64::to_le_bytes);
+    Ok(stream.write_all(words.as_flattened())?)
+}
+
+/// Reads who is at the other end.
+fn greeted(stream: &mut TcpStream, expected: u64) -> Result<usize> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(CONNECT))?;
+    let mut words = [[0; 8]; 2];
+    stream.read_exact(words.as_flattened_mut())?;
+    let [job, worker] = words.map(u64::from_le_bytes);
+    ensure!(job == expected, "this is another job");
+    Ok(worker as usize)
+}
+
+fn send(stream: &mut TcpStream, message: &Message) -> Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(stream.write_all(&line)?)
+}
+
+/// When a process counts as lost: early enough for all others and their launcher to end in time.
+fn limit(timeout: Duration) -> Duration {
+    const ENDING: Duration = Duration::from_secs(6);
+    timeout.saturating_sub(ENDING).max(timeout / 2)
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = thread::Builder::new().name("monitor".to_owned());
+    thread
+        .spawn(work)
+        .context("cannot start a thread for the monitor")?;
+    Ok(())
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts() -> Vec<String> {
+        vec!["a".to_owned(), "b".to_owned()]
+    }
+
+    /// The monitors of a chief and another process.
+    fn pair(timeout: Duration) -> [Monitor; 2] {
+        let meeting = Meeting::open().unwrap();
+        let address = meeting.address().unwrap();
+        let other = thread::spawn(move || Monitor::of_worker(1, &address, hosts(), timeout));
+        let chief = Monitor::of_chief(&meeting, hosts(), timeout).unwrap();
+        [chief, other.join().unwrap().unwrap()]
+    }
+
+    fn failure(monitor: &Monitor) -> String {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Err(error) = monitor.check() {
+                return error.to_string();
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        panic!("nothing was noticed");
+    }
+
+    fn at(number: u64, waiting: Option<u64>) -> State {
+        State {
+            step: 7,
+            collective: "a sum".to_owned(),
+            number,
+            waiting: waiting.map(Duration::from_secs),
+        }
+    }
+
+    #[test]
+    fn who_fails_tells_the_others_why() {
+        let [chief, other] = pair(Duration::from_secs(60));
+        assert!(other.fail("no such file"));
+        assert_eq!(
+            failure(&chief),
+            "worker 1 of 2 (host b) failed: no such file"
+        );
+        // The chief tells the user, and the one that failed has done so.
+        assert!(chief.fail("no more"));
+    }
+
+    #[test]
+    fn a_failure_of_the_chief_reaches_the_others() {
+        let [chief, other] = pair(Duration::from_secs(60));
+        assert!(chief.fail("the disk is full"));
+        assert_eq!(
+            failure(&other),
+            "worker 0 of 2 (host a) failed: the disk is full"
+        );
+        assert!(!other.fail("whatever follows from it"));
+    }
+
+    #[test]
+    fn who_keeps_the_others_waiting_is_named() {
+        let limit = Duration::from_secs(10);
+        let hosts = hosts();
+        let stalled = |states: [State; 2]| {
+            stalled(
+                &states.into_iter().enumerate().collect::<Vec<_>>(),
+                limit,
+                &hosts,
+            )
+        };
+        assert_eq!(stalled([at(5, Some(9)), at(4, None)]), None);
+        assert_eq!(stalled([at(5, None), at(4, None)]), None);
+        let message = stalled([at(5, Some(11)), at(4, None)]).unwrap();
+        assert!(
+            message.contains("worker 1 of 2 (host b) has not come to a sum (collective 5, step 7)"),
+            "{message}"
+        );
+        let message = stalled([at(4, None), at(5, Some(11))]).unwrap();
+        assert!(message.starts_with("worker 0 of 2 (host a)"), "{message}");
+        let message = stalled([at(5, Some(11)), at(5, Some(11))]).unwrap();
+        assert!(
+            message.contains("though all workers have come"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! Processes that MPI connects.
+
+use std::{
+    mem,
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use mpi::{
+    Threading,
+    collective::SystemOperation,
+    datatype::PartitionMut,
+    environment::{library_version, processor_name},
+    topology::SimpleCommunicator,
+    traits::{Communicator, CommunicatorCollectives, Equivalence, Root},
+};
+
+use super::{
+    Handler, Workers,
+    environment::Launcher,
+    monitor::{Address, Meeting, Monitor},
+    post::Post,
+};
+
+/// MPI counts in C integers, so longer messages go in several; this is a GiB of numbers.
+const MESSAGE_LEN: usize = 1 << 28;
+
+/// Between two looks at the monitor while MPI works.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Between two looks at the post.
+const TICK: Duration = Duration::from_micros(100);
+
+/// The processes of an MPI job.
+///
+/// MPI is called from one thread, which lives as long as the job, and everything else waits for it
+/// with an eye on the monitor: MPI itself would wait for a lost process for ever.
+pub struct Mpi {
+    index: usize,
+    hosts: Vec<String>,
+    jobs: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    monitor: Option<Monitor>,
+    post: Arc<Post>,
+    /// A buffer of the last sum, for the next one.
+    spare: Mutex<Vec<f32>>,
+}
+
+type Job = Box<dyn FnOnce(&SimpleCommunicator) + Send>;
+
+impl Mpi {
+    /// As [`join_workers`](super::join_workers).
+    pub fn join(timeout: Duration) -> Result<Self> {
+        let (jobs, queue) = channel::<Job>();
+        let (ready, started) = channel();
+        let post = Arc::new(Post::default());
+        let carried = Arc::clone(&post);
+        let work = move || {
+            let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
+                return;
+            };
+            let world = universe.world();
+            let _ = ready.send((world.rank() as usize, world.size() as usize));
+            loop {
+                let job = match carried.is_open() {
+                    true => queue.recv_timeout(TICK),
+                    false => queue.recv().map_err(RecvTimeoutError::from),
+                };
+                // Before the job, in which others may wait for a letter.
+                if carried.is_open() {
+                    carried.carry(&world);
+                }
+                match job {
+                    Ok(job) => job(&world),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            // Ends MPI, which waits for the others.
+            drop(universe);
+        };
+        let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work)?;
+        let started = started.recv();
+        let (index, processes) = started.context("MPI was started in this process before")?;
+        let mut job = Mpi {
+            index,
+            hosts: vec![String::new(); processes],
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(Some(thread)),
+            monitor: None,
+            post,
+            spare: Mutex::default(),
+        };
+        let library = library_version().unwrap_or_default();
+        let library = library.split([',', '\n']).next().unwrap_or_default();
+        Launcher::ensure_sees(Launcher::detect(), processes, library)?;
+        let host = processor_name().context("the name of this host is not UTF-8")?;
+        let hosts = job.all_gather("the exchange of host names", host.into_bytes())?;
+        let hosts = hosts.into_iter().map(String::from_utf8);
+        job.hosts = hosts
+            .collect::<Result<_, _>>()
+            .context("a host's name is not UTF-8")?;
+        if processes > 1 && !timeout.is_zero() {
+            job.monitor = Some(job.start_monitor(timeout)?);
+        }
+        Ok(job)
+    }
+
+    fn start_monitor(&self, timeout: Duration) -> Result<Monitor> {
+        const WHAT: &str = "the exchange of addresses";
+        let hosts = self.hosts.clone();
+        if self.index == 0 {
+            let meeting = Meeting::open()?;
+            self.broadcast(WHAT, serde_json::to_vec(&meeting.address()?)?)?;
+            return Monitor::of_chief(&meeting, hosts, timeout);
+        }
+        let address: Address = serde_json::from_slice(&self.broadcast(WHAT, Vec::new())?)?;
+        Monitor::of_worker(self.index, &address, hosts, timeout)
+    }
+
+    /// Has the thread of MPI do `work`, and waits for it.
+    fn call<T: Send + 'static>(
+        &self,
+        what: impl Into<String>,
+        work: impl FnOnce(&SimpleCommunicator) -> T + Send + 'static,
+    ) -> Result<T> {
+        let _waiting = self
+            .monitor
+            .as_ref()
+            .map(|monitor| monitor.enter(what.into()));
+        let (sender, result) = channel();
+        let job: Job = Box::new(move |world| {
+            // Nobody waits any more where the job has failed.
+            let _ = sender.send(work(world));
+        });
+        self.give(job)?;
+        self.wait(&result)
+    }
+
+    /// Gives the thread of MPI something to do.
+    fn give(&self, job: Job) -> Result<()> {
+        let sent = lock(&self.jobs).as_ref().map(|jobs| jobs.send(job));
+        ensure!(matches!(sent, Some(Ok(()))), "the thread of MPI is gone");
+        Ok(())
+    }
+
+    /// Waits for what comes, as long as the job goes on.
+    fn wait<T>(&self, result: &Receiver<T>) -> Result<T> {
+        loop {
+            match result.recv_timeout(POLL) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Disconnected) => bail!("the thread of MPI is gone"),
+                Err(RecvTimeoutError::Timeout) => self.check()?,
+            }
+        }
+    }
+
+    fn open_post(&self) -> Result<()> {
+        match self.post.open() {
+            // To have the thread look at it from now on.
+            true => self.give(Box::new(|_| {})),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Workers for Mpi {
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    fn sum_f32(&self, values: &mut Vec<f32>) -> Result<()> {
+        let (own, mut sum) = (mem::take(values), mem::take(&mut *lock(&self.spare)));
+        let what = format!("the sum of {} gradients", own.len());
+        let (own, sum) = self.call(what, move |world| {
+            sum.resize(own.len(), 0.0);
+            sum_into(world, &own, &mut sum);
+            (own, sum)
+        })?;
+        *values = sum;
+        *lock(&self.spare) = own;
+        Ok(())
+    }
+
+    fn sum_f64(&self, values: &mut Vec<f64>) -> Result<()> {
+        let own = mem::take(values);
+        *values = self.call(format!("the sum of {} numbers", own.len()), move |world| {
+            let mut sum = vec![0.0; own.len()];
+            sum_into(world, &own, &mut sum);
+            sum
+        })?;
+        Ok(())
+    }
+
+    fn all_gather(&self, what: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        let len = i32::try_from(bytes.len());
+        let len = len.map_err(|_| anyhow!("{what} is too long for a message of MPI"))?;
+        self.call(what, move |world| {
+            let mut lens = vec![0; world.size() as usize];
+            world.all_gather_into(&len, &mut lens[..]);
+            let total = lens.iter().map(|len| *len as usize).sum();
+            let mut starts = Vec::with_capacity(lens.len());
+            let mut end = 0;
+            for len in &lens {
+                starts.push(end);
+                end += len;
+            }
+            if total == 0 {
+                return vec![Vec::new(); lens.len()];
+            }
+            let mut all = vec![0_u8; total];
+            let mut parts = PartitionMut::new(&mut all[..], lens.clone(), &starts[..]);
+            world.all_gather_varcount_into(&bytes[..], &mut parts);
+            let part =
+                |(start, len): (&i32, &i32)| all[*start as usize..(start + len) as usize].to_vec();
+            starts.iter().zip(&lens).map(part).collect()
+        })
+    }
+
+    fn broadcast(&self, what: &str, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+        self.call(what, move |world| {
+            let chief = world.process_at_rank(0);
+            let mut len = bytes.len() as u64;
+            chief.broadcast_into(&mut len);
+            bytes.resize(len as usize, 0);
+            for message in messages(bytes.len()) {
+                chief.broadcast_into(&mut bytes[message]);
+            }
+            bytes
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.monitor.as_ref().map_or(Ok(()), Monitor::check)
+    }
+
+    fn serve(&self, handler: Handler) -> Result<()> {
+        self.post.serve(handler);
+        self.open_post()
+    }
+
+    fn ask(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let answer = self.post.request(bytes, true)?;
+        self.open_post()?;
+        self.wait(&answer.context("a request without an answer")?)
+    }
+
+    fn tell(&self, bytes: Vec<u8>) -> Result<()> {
+        self.post.request(bytes, false)?;
+        self.open_post()
+    }
+
+    fn note_step(&self, step: usize) {
+        if let Some(monitor) = &self.monitor {
+            monitor.note_step(step);
+        }
+    }
+
+    fn leave(&self) -> Result<()> {
+        // Who comes first to the end is gone before the last one has heard of it.
+        if let Some(monitor) = &self.monitor {
+            monitor.leave();
+        }
+        self.call("the end of the job", |world| world.barrier())?;
+        lock(&self.jobs).take();
+        match lock(&self.thread).take().map(JoinHandle::join) {
+            Some(Err(_)) => bail!("the thread of MPI panicked"),
+            _ => Ok(()),
+        }
+    }
+
+    fn fail(&self, reason: &str) -> bool {
+        let monitor = self.monitor.as_ref();
+        monitor.is_none_or(|monitor| monitor.fail(reason))
+    }
+}
+
+fn sum_into<T: Equivalence>(world: &SimpleCommunicator, own: &[T], sum: &mut [T]) {
+    for message in messages(own.len()) {
+        let (own, sum) = (&own[message.clone()], &mut sum[message]);
+        world.all_reduce_into(own, sum, SystemOperation::sum());
+    }
+}
+
+/// The parts of `len` values that go in a message each.
+fn messages(len: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = (0..len).step_by(MESSAGE_LEN);
+    starts.map(move |start| start..len.min(start + MESSAGE_LEN))
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

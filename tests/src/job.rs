@@ -1,0 +1,227 @@
+//! Trainings of a rendered program, in one process or several, and what they leave.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{mpi, rendered::text};
+
+/// How far losses and weights may be from those of one replica.
+const TOLERANCE: f64 = 1e-5;
+
+/// A program, with the examples that look at what it leaves.
+pub struct Job {
+    /// The folder of `program` and of the examples.
+    pub programs: PathBuf,
+    /// Where it runs.
+    pub folder: PathBuf,
+    /// What `--strategy` names where several processes run.
+    pub strategy: &'static str,
+}
+
+impl Job {
+    /// The program in one process; options are to be added.
+    pub fn alone(&self) -> Command {
+        let mut command = Command::new(self.programs.join("program"));
+        command.current_dir(&self.folder);
+        command
+    }
+
+    /// `workers` processes with these options.
+    pub fn command(&self, workers: usize, options: &[&str]) -> Command {
+        let mut command = mpi::run(workers);
+        command
+            .arg(self.programs.join("program"))
+            .current_dir(&self.folder)
+            .args(["--strategy", self.strategy])
+            .args(options);
+        command
+    }
+
+    /// Has `workers` processes run, and gives what they print.
+    ///
+    /// # Panics
+    /// They fail.
+    #[track_caller]
+    pub fn runs(&self, workers: usize, options: &[&str]) -> String {
+        succeeds(&mut self.command(workers, options))
+    }
+
+    /// As [`runs`](Self::runs), with one process that MPI knows nothing of.
+    ///
+    /// # Panics
+    /// It fails.
+    #[track_caller]
+    pub fn runs_alone(&self, options: &[&str]) -> String {
+        succeeds(self.alone().args(options))
+    }
+
+    /// Has `command` run, and fail with these messages.
+    ///
+    /// # Panics
+    /// It succeeds, panics, or says something else.
+    #[track_caller]
+    pub fn fails(&self, command: &mut Command, messages: &[&str]) {
+        let output = command.current_dir(&self.folder).output();
+        let output = output.expect("a program");
+        let printed = text(&output);
+        assert!(!output.status.success(), "{command:?} succeeds: {printed}");
+        assert!(!printed.contains("panicked"), "{command:?}: {printed}");
+        for message in messages {
+            assert!(
+                printed.contains(message),
+                "{command:?} lacks {message:?}: {printed}"
+            );
+        }
+    }
+
+    /// The parameters of the last checkpoint of a run.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn weights(&self, runs: &str) -> Vec<f64> {
+        let mut command = Command::new(self.programs.join("weights"));
+        let lines = succeeds(command.arg(self.latest(runs)));
+        let number = |line: &str| line.parse().expect("a number");
+        lines.lines().map(number).collect()
+    }
+
+    /// The folder of the last checkpoint of a run.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn latest(&self, runs: &str) -> PathBuf {
+        let folder = self.folder.join(runs).join("checkpoints");
+        let entries = fs::read_dir(folder).expect("checkpoints");
+        let paths = entries.map(|entry| entry.expect("a checkpoint").path());
+        paths.max().expect("a checkpoint")
+    }
+
+    /// The manifest of the last checkpoint of a run.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn manifest(&self, runs: &str) -> Value {
+        let text = fs::read_to_string(self.latest(runs).join("manifest.json"));
+        serde_json::from_str(&text.expect("a manifest")).expect("JSON")
+    }
+
+    /// The log of a run, a line a split.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn log(&self, runs: &str) -> Vec<Value> {
+        let log = fs::read_to_string(self.folder.join(runs).join("metrics.jsonl"));
+        let line = |line: &str| serde_json::from_str(line).expect("JSON");
+        log.expect("a log").lines().map(line).collect()
+    }
+
+    /// The losses and accuracies of all splits and epochs.
+    ///
+    /// # Panics
+    /// There is no log.
+    pub fn metrics(&self, runs: &str) -> Vec<f64> {
+        let log = self.log(runs);
+        let values = log
+            .iter()
+            .flat_map(|line| ["loss", "accuracy"].map(|name| line[name].as_f64()));
+        values.map(|value| value.expect("a number")).collect()
+    }
+
+    /// Starts a long training, and waits until its second epoch.
+    ///
+    /// # Panics
+    /// It does not come so far.
+    pub fn start(&self, command: &mut Command, folder: &str) -> Child {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("a program");
+        let log = self.folder.join(folder).join("metrics.jsonl");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while fs::read_to_string(&log).unwrap_or_default().lines().count() < 2 {
+            assert!(Instant::now() < deadline, "{command:?} does not train");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child
+    }
+
+    /// The seconds that a job of three processes took to end after `lose`, which gets their ids, and
+    /// what it printed.
+    ///
+    /// # Panics
+    /// It does not fail.
+    pub fn after(&self, folder: &str, lose: impl FnOnce(&[u32])) -> (f64, String) {
+        let options = ["--output-dir", folder, "--epochs", "100000"];
+        let options = [&options[..], &["--timeout", "8", "train"]].concat();
+        let child = self.start(&mut self.command(3, &options), folder);
+        let workers = workers(folder);
+        assert_eq!(workers.len(), 3);
+        let lost = Instant::now();
+        lose(&workers);
+        let output = child.wait_with_output().expect("an output");
+        assert!(!output.status.success());
+        (lost.elapsed().as_secs_f64(), text(&output))
+    }
+}
+
+/// Runs a command and gives what it prints.
+///
+/// # Panics
+/// It fails.
+#[track_caller]
+fn succeeds(command: &mut Command) -> String {
+    let output = command.output().expect("a program");
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    text(&output)
+}
+
+/// Makes sure that two runs came to the same values.
+///
+/// # Panics
+/// They did not.
+#[track_caller]
+pub fn assert_close(left: &[f64], right: &[f64], what: &str) {
+    assert_eq!(left.len(), right.len(), "{what}");
+    let differences = left
+        .iter()
+        .zip(right)
+        .map(|(left, right)| (left - right).abs());
+    let largest = differences.fold(0.0, f64::max);
+    assert!(largest < TOLERANCE, "{what}: {largest:e}");
+    println!("{what}: {largest:e}");
+}
+
+/// The process ids of the workers that use a folder.
+///
+/// # Panics
+/// The processes of this machine cannot be listed.
+pub fn workers(folder: &str) -> Vec<u32> {
+    let of = |entry: fs::DirEntry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let words = fs::read(entry.path().join("cmdline")).ok()?;
+        let words = String::from_utf8(words).ok()?;
+        let mut words = words.split('\0');
+        let is_worker =
+            words.next()?.ends_with("/program") && words.clone().any(|word| word == folder);
+        (is_worker && !words.any(|word| word == "launch")).then_some(id)
+    };
+    let entries = fs::read_dir("/proc").expect("processes");
+    let mut ids: Vec<u32> = entries.flatten().filter_map(of).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// Sends a signal such as `-TERM`.
+///
+/// # Panics
+/// There is no such process.
+pub fn signal(name: &str, process: u32) {
+    let mut kill = Command::new("kill");
+    let status = kill.args([name, &process.to_string()]).status();
+    assert!(status.expect("kill").success());
+}

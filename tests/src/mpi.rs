@@ -1,0 +1,46 @@
+//! The MPI of this machine.
+
+use std::{
+    env,
+    process::{Command, Stdio},
+};
+
+/// Whether there is one to build and run with; where not, says that a test is skipped.
+///
+/// # Panics
+/// There is none, and `KILN_REQUIRE_MPI` asks for it.
+pub fn is_there() -> bool {
+    let found = |program: &str| {
+        let mut version = Command::new(program);
+        version
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        version.status().is_ok_and(|status| status.success())
+    };
+    let there = found("mpirun") && found("mpicc");
+    assert!(
+        there || env::var_os("KILN_REQUIRE_MPI").is_none(),
+        "KILN_REQUIRE_MPI is set, and there is no mpirun or no mpicc"
+    );
+    if !there {
+        eprintln!("skipped: no MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it");
+    }
+    there
+}
+
+/// `mpirun` with this many processes; the program and its options are to be added.
+pub fn run(processes: usize) -> Command {
+    let mut command = Command::new("mpirun");
+    command
+        .args([
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-np",
+            &processes.to_string(),
+        ])
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
+}

@@ -1,0 +1,205 @@
+//! Several hosts: network namespaces that a switch joins, each with a name and an address of its
+//! own. MPI starts on all, one is cut off, and the job ends in time and goes on with the rest.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+use kiln_tests::{
+    mpi,
+    rendered::{Project, text},
+};
+
+/// For how long a worker may keep the others waiting, in seconds.
+const TIMEOUT: u64 = 10;
+
+/// The hosts `a`, `b` and `c`, which are 10.99.0.1 to 3.
+struct Hosts {
+    prefix: String,
+    names: [&'static str; 3],
+    /// Runs a command on a host, as SSH would.
+    shell: PathBuf,
+}
+
+impl Hosts {
+    /// Makes the hosts; or not, where namespaces are not allowed.
+    fn new(folder: &Path) -> Result<Self, String> {
+        let hosts = Hosts {
+            prefix: format!("kiln{}", std::process::id()),
+            names: ["a", "b", "c"],
+            shell: folder.join("shell"),
+        };
+        let prefix = &hosts.prefix;
+        let script = format!(
+            "#!/bin/sh\n\
+             # shell HOST COMMAND...\n\
+             case $1 in\n10.99.0.1) host=a ;;\n10.99.0.2) host=b ;;\n10.99.0.3) host=c ;;\nesac\n\
+             shift\n\
+             exec ip netns exec {prefix}-$host unshare --uts sh -c \"hostname host-$host; exec $*\"\n"
+        );
+        fs::write(&hosts.shell, script).unwrap();
+        fs::set_permissions(&hosts.shell, fs::Permissions::from_mode(0o755)).unwrap();
+        ip(&format!("netns add {prefix}-switch"))?;
+        ip(&format!("-n {prefix}-switch link add br0 type bridge"))?;
+        ip(&format!("-n {prefix}-switch link set br0 up"))?;
+        for (number, name) in (1..).zip(hosts.names) {
+            let host = format!("{prefix}-{name}");
+            ip(&format!("netns add {host}"))?;
+            ip(&format!("-n {host} link set lo up"))?;
+            ip(&format!(
+                "link add port-{name} netns {prefix}-switch type veth peer name eth0 netns {host}"
+            ))?;
+            ip(&format!(
+                "-n {prefix}-switch link set port-{name} master br0 up"
+            ))?;
+            ip(&format!("-n {host} addr add 10.99.0.{number}/24 dev eth0"))?;
+            ip(&format!("-n {host} link set eth0 up"))?;
+        }
+        Ok(hosts)
+    }
+
+    fn cut_off(&self, name: &str) {
+        ip(&format!(
+            "-n {}-switch link set port-{name} down",
+            self.prefix
+        ))
+        .unwrap();
+    }
+
+    /// The crate's launcher on the first host, with workers on the hosts of these numbers.
+    fn launch(&self, program: &Path, numbers: &[u32], options: &str) -> Command {
+        let hosts: Vec<String> = numbers
+            .iter()
+            .map(|number| format!("10.99.0.{number}"))
+            .collect();
+        let hosts = hosts.join(",");
+        let program = program.display();
+        let mut command = Command::new(&self.shell);
+        command
+            .arg("10.99.0.1")
+            .arg(format!(
+                "{program} launch --hosts {hosts} --timeout {TIMEOUT} {options}"
+            ))
+            .env("OMPI_MCA_plm_rsh_agent", &self.shell);
+        command
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in self.names.iter().chain(&["switch"]) {
+            let host = format!("{}-{name}", self.prefix);
+            let ids = Command::new("ip").args(["netns", "pids", &host]).output();
+            let ids = ids.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            for id in ids.unwrap_or_default().split_whitespace() {
+                let _ = Command::new("kill").args(["-KILL", id]).status();
+            }
+            let _ = ip(&format!("netns del {host}"));
+        }
+    }
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(words.split(' ')).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("ip {words}: {}", text(&output).trim())),
+        Err(error) => Err(format!("ip {words}: {error}")),
+    }
+}
+
+/// A launcher on its way. It writes into a file: what is left on a host that is cut off would keep
+/// a pipe open.
+struct Launched {
+    child: Child,
+    output: PathBuf,
+}
+
+impl Launched {
+    fn start(mut command: Command, output: PathBuf) -> Self {
+        let file = File::create(&output).unwrap();
+        command.stdout(file.try_clone().unwrap()).stderr(file);
+        let child = command.spawn().unwrap();
+        Launched { child, output }
+    }
+
+    /// Waits for the end; gives whether it was a good one, and what was printed.
+    fn end(mut self) -> (bool, String) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status.success(), fs::read_to_string(&self.output).unwrap());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.child.kill().unwrap();
+        panic!(
+            "it does not end: {}",
+            fs::read_to_string(&self.output).unwrap()
+        );
+    }
+}
+
+#[test]
+fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
+    if !mpi::is_there() {
+        return;
+    }
+    let project = Project::default_answers();
+    let hosts = match Hosts::new(&project.path()) {
+        Ok(hosts) => hosts,
+        Err(problem) => {
+            println!("skipped: network namespaces are not allowed here: {problem}");
+            return;
+        }
+    };
+    let program = project.build_with_examples("mpi").join("program");
+    let runs = project.path().join("runs");
+    let options = format!(
+        "--output-dir {} --epochs 100000 --checkpoint-steps 5",
+        runs.display()
+    );
+    let output = |name: &str| project.path().join(name);
+    let command = hosts.launch(&program, &[1, 2, 3], &format!("{options} -- train"));
+    let job = Launched::start(command, output("cut"));
+    let log = runs.join("metrics.jsonl");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while fs::read_to_string(&log).unwrap_or_default().lines().count() < 2 {
+        assert!(Instant::now() < deadline, "no epoch within a minute");
+        thread::sleep(Duration::from_millis(50));
+    }
+    hosts.cut_off("c");
+    let cut = Instant::now();
+    let (success, printed) = job.end();
+    let seconds = cut.elapsed().as_secs_f64();
+    assert!(!success, "{printed}");
+    assert!(seconds < TIMEOUT as f64 + 1.0, "{seconds}: {printed}");
+    for part in [
+        "error: worker 0 of 3 (host host-a): training stopped at epoch ",
+        "worker 2 of 3 (host host-c) has not answered for ",
+        "; it was at step ",
+        "(collective ",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    println!("the job ended {seconds:.1} s after the cut");
+    let options = options.replace("100000", "1");
+    let command = hosts.launch(&program, &[1, 2], &format!("{options} --resume"));
+    let (success, printed) = Launched::start(command, output("resumed")).end();
+    assert!(success, "{printed}");
+    assert!(
+        printed.contains("resumed from ") && printed.contains("test  loss "),
+        "{printed}"
+    );
+
+    // A host that does not answer is an error at the start.
+    let command = hosts.launch(&program, &[1, 3], &options);
+    let (success, printed) = Launched::start(command, output("refused")).end();
+    assert!(!success, "{printed}");
+    println!("{printed}");
+}

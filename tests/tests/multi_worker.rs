@@ -1,0 +1,306 @@
+//! Several processes that MPI connects train to what one replica trains to, stop together, and end
+//! when one of them is lost.
+
+use std::time::{Duration, Instant};
+
+use kiln_tests::{
+    job::{Job, assert_close, signal, workers},
+    mpi,
+    rendered::{Project, idx_data, text},
+};
+
+/// Examples of a global batch; it divides by all numbers of replicas here.
+const GLOBAL_BATCH: usize = 24;
+
+#[test]
+fn several_processes_are_one_job() {
+    if !mpi::is_there() {
+        return;
+    }
+    let project = Project::default_answers();
+    let programs = project.build_with_examples("mpi");
+    let job = Job {
+        programs,
+        folder: project.path(),
+        strategy: "multi-worker-mirrored",
+    };
+    idx_data(&job.folder.join("small"), 8);
+    processes_train_to_the_weights_of_one_device(&job);
+    another_number_of_processes_goes_on(&job);
+    a_signal_to_one_stops_all_after_the_same_step(&job);
+    what_does_not_fit_together_is_refused(&job);
+    a_process_that_is_lost_ends_the_job(&job);
+}
+
+/// 54 examples in batches of 24, 24 and 6, which are fewer than 8 replicas.
+fn processes_train_to_the_weights_of_one_device(job: &Job) {
+    let train = |replicas: usize, folder: &str| {
+        let batch = (GLOBAL_BATCH / replicas).to_string();
+        let options = [
+            "--data-dir",
+            "small",
+            "--epochs",
+            "3",
+            "--batch-size",
+            &batch,
+        ];
+        let options = [&options[..], &["--output-dir", folder]].concat();
+        options.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let one = train(1, "runs/one");
+    let one: Vec<&str> = one.iter().map(String::as_str).collect();
+    job.runs_alone(&[&["--strategy", "one-device"], &one[..]].concat());
+    let (expected, metrics) = (job.weights("runs/one"), job.metrics("runs/one"));
+    assert_eq!(metrics.len(), 2 * (2 * 3 + 1));
+    for processes in 1..=4 {
+        for replicas in 1..=2 {
+            let runs = format!("runs/{processes}x{replicas}");
+            let options = train(processes * replicas, &runs);
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let local = replicas.to_string();
+            job.runs(processes, &[&["--replicas", &local], &options[..]].concat());
+            let what = format!("{processes} processes with {replicas} replicas");
+            assert_close(
+                &job.weights(&runs),
+                &expected,
+                &format!("weights of {what}"),
+            );
+            assert_close(&job.metrics(&runs), &metrics, &format!("metrics of {what}"));
+            assert_eq!(job.manifest(&runs)["replicas"], processes * replicas);
+        }
+    }
+    // The same run again, bit for bit.
+    let again = train(6, "runs/again");
+    let again: Vec<&str> = again.iter().map(String::as_str).collect();
+    job.runs(3, &[&["--replicas", "2"], &again[..]].concat());
+    assert_eq!(
+        job.manifest("runs/again")["parameters"],
+        job.manifest("runs/3x2")["parameters"]
+    );
+}
+
+/// Only the chief needs the folder: the others get the checkpoint from it.
+fn another_number_of_processes_goes_on(job: &Job) {
+    let options = [
+        "--output-dir",
+        "runs/resumed",
+        "--batch-size",
+        "8",
+        "--epochs",
+    ];
+    job.runs(2, &[&options[..], &["1"]].concat());
+    let printed = job.runs(3, &[&options[..], &["2", "--resume"]].concat());
+    assert!(
+        printed.contains("resumed from runs/resumed/checkpoints/step-00000085-epoch-1"),
+        "{printed}"
+    );
+    assert_eq!(
+        printed.matches("resumed from").count(),
+        1,
+        "only the chief reports: {printed}"
+    );
+    // 1,350 examples in batches of 16, and then of 24.
+    assert_eq!(job.manifest("runs/resumed")["step"], 85 + 57);
+    let tested = job.runs(
+        2,
+        &[
+            "--output-dir",
+            "runs/resumed",
+            "test",
+            "--checkpoint",
+            "latest",
+        ],
+    );
+    let alone = job.runs_alone(&[
+        "--strategy",
+        "one-device",
+        "--output-dir",
+        "runs/resumed",
+        "test",
+    ]);
+    let result = |printed: &str| {
+        printed
+            .lines()
+            .find(|line| line.starts_with("test  "))
+            .map(str::to_owned)
+    };
+    assert!(result(&tested).is_some(), "{tested}");
+    assert_eq!(result(&tested), result(&alone));
+}
+
+fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
+    let options = ["--output-dir", "runs/signal", "--epochs", "100000", "train"];
+    let child = job.start(&mut job.command(3, &options), "runs/signal");
+    signal("-TERM", workers("runs/signal")[2]);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(
+        text(&output).contains("go on with the same options and --resume"),
+        "{}",
+        text(&output)
+    );
+    assert!(
+        job.runs(3, &["--output-dir", "runs/signal", "test"])
+            .contains("test  loss")
+    );
+
+    // The launcher of the crate passes a signal on to all.
+    let mut launch = job.alone();
+    let options = [
+        "launch",
+        "--workers",
+        "2",
+        "--output-dir",
+        "runs/launch",
+        "--epochs",
+        "100000",
+    ];
+    launch.args(options).args(["--", "train"]);
+    let child = job.start(&mut launch, "runs/launch");
+    signal("-TERM", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(
+        text(&output).contains("go on with the same options and --resume"),
+        "{}",
+        text(&output)
+    );
+    assert_eq!(job.manifest("runs/launch")["replicas"], 2);
+}
+
+fn what_does_not_fit_together_is_refused(job: &Job) {
+    let program = job.programs.join("program");
+    // Two programs in one job, as a launcher with a file of hosts can start them.
+    let mixed = |first: &[&str], second: &[&str]| {
+        let all = [
+            "--strategy",
+            "multi-worker-mirrored",
+            "--output-dir",
+            "runs/refused",
+        ];
+        let mut command = mpi::run(1);
+        command.arg(&program).args(all).args(first);
+        command
+            .args([":", "-np", "1"])
+            .arg(&program)
+            .args(all)
+            .args(second);
+        command
+    };
+    job.fails(
+        &mut mixed(&["--replicas", "2"], &["--replicas", "1"]),
+        &[
+            "--replicas differs between workers: 2 on worker 0 of 2",
+            "1 on worker 1 of 2",
+        ],
+    );
+    job.fails(
+        &mut mixed(&["--seed", "1"], &["--seed", "2"]),
+        &[
+            "--seed differs between workers: 1 on worker 0",
+            "with the same options",
+        ],
+    );
+    job.fails(
+        &mut mixed(&[], &["--data-dir", "small"]),
+        &[
+            "the number of examples differs between workers: 1350 on worker 0",
+            "54 on worker 1",
+        ],
+    );
+    job.fails(
+        &mut mixed(&[], &["--data-dir", "absent"]),
+        &[
+            "error: worker 1 of 2",
+            "neither train-images-idx3-ubyte nor",
+        ],
+    );
+    let mut mirrored = mpi::run(2);
+    mirrored
+        .arg(&program)
+        .args(["--strategy", "mirrored", "--output-dir", "runs/refused"]);
+    job.fails(
+        &mut mirrored,
+        &[
+            "mpirun started 2 processes",
+            "use --strategy multi-worker-mirrored",
+        ],
+    );
+    let mut other = job.alone();
+    other
+        .args(["--strategy", "multi-worker-mirrored"])
+        .env("PMI_SIZE", "4");
+    job.fails(
+        &mut other,
+        &["mpiexec started 4 processes, but MPI sees 1", "Open MPI"],
+    );
+    let mut missing = job.alone();
+    missing
+        .args(["launch", "--workers", "2"])
+        .env("PATH", "/nowhere");
+    job.fails(&mut missing, &["mpirun was not found", "nstall"]);
+    assert!(!job.folder.join("runs/refused/checkpoints").exists());
+}
+
+fn a_process_that_is_lost_ends_the_job(job: &Job) {
+    let (seconds, printed) = job.after("runs/killed", |workers| signal("-KILL", workers[1]));
+    assert!(seconds < 8.0, "{seconds}: {printed}");
+    for part in [
+        "error: worker 0 of 3 (host ",
+        "worker 1 of 3 (host ",
+        ") died at step ",
+        "(collective ",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    let (seconds, printed) = job.after("runs/stopped", |workers| signal("-STOP", workers[2]));
+    assert!(seconds < 8.0, "{seconds}: {printed}");
+    for part in [
+        "worker 2 of 3 (host ",
+        ") has not answered for ",
+        "; it was at step ",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    // The chief, which all others miss.
+    let (seconds, printed) = job.after("runs/chief", |workers| signal("-KILL", workers[0]));
+    assert!(seconds < 8.0, "{seconds}: {printed}");
+    for part in [
+        "error: worker 1 of 3",
+        "error: worker 2 of 3",
+        "worker 0 of 3 (host ",
+        ") died at step ",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    job.runs(
+        2,
+        &[
+            "--output-dir",
+            "runs/killed",
+            "--epochs",
+            "1",
+            "--resume",
+            "train",
+        ],
+    );
+    a_process_that_hangs_ends_the_job(job);
+}
+
+/// One process computes for ever, and answers the monitor all the while.
+fn a_process_that_hangs_ends_the_job(job: &Job) {
+    let mut command = mpi::run(3);
+    command.arg(job.programs.join("hang"));
+    command.args(["--strategy", "multi-worker-mirrored", "--timeout", "8"]);
+    let started = Instant::now();
+    job.fails(
+        &mut command,
+        &[
+            "worker 1 of 3 (host ",
+            ") has not come to the sum of 1 numbers (collective ",
+            ", step 7) for ",
+            "allow more with --timeout",
+        ],
+    );
+    assert!(started.elapsed() < Duration::from_secs(9));
+}

@@ -1,0 +1,157 @@
+//! A program that trains across Burn servers, each a process on the loopback network.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use kiln_tests::{
+    job::{Job, assert_close, signal},
+    rendered::{Project, idx_data, text},
+};
+
+/// A server, which ends with the test.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(job: &Job) -> Self {
+        let mut command = job.alone();
+        command
+            .args(["serve", "--address", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut printed = BufReader::new(process.stdout.take().unwrap());
+        printed.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("serves 1 device(s) on ");
+        Server {
+            address: address.expect(&line).to_owned(),
+            process,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_program_trains_across_servers() {
+    let project = Project::default_answers();
+    let job = Job {
+        programs: project.build_with_examples("remote"),
+        folder: project.path(),
+        strategy: "remote",
+    };
+    idx_data(&job.folder.join("small"), 8);
+    let servers = [Server::start(&job), Server::start(&job)];
+    let hosts = servers.each_ref().map(|server| server.address.as_str());
+    servers_train_to_the_weights_of_one_device(&job, hosts);
+    what_cannot_work_is_refused(&job, hosts);
+    a_server_that_is_lost_ends_the_training(&job, servers);
+}
+
+/// 54 examples in batches of 24, 24 and 6, which are fewer than 8 replicas.
+fn servers_train_to_the_weights_of_one_device(job: &Job, hosts: [&str; 2]) {
+    let train = |options: &[&str], batch_size: &str, runs: &str| {
+        let data = ["--data-dir", "small", "--epochs", "3", "--output-dir", runs];
+        let batch = ["--batch-size", batch_size];
+        job.runs_alone(&[options, &data, &batch].concat());
+        (job.weights(runs), job.metrics(runs))
+    };
+    let one = train(&["--strategy", "one-device"], "24", "runs/one");
+    let both = hosts.join(",");
+    for (hosts, replicas, batch_size) in
+        [(hosts[0], "1", "24"), (&both, "2", "12"), (&both, "8", "3")]
+    {
+        let remote = ["--strategy", "remote", "--hosts", hosts];
+        let options = [&remote[..], &["--replicas", replicas]].concat();
+        let runs = format!("runs/remote-{replicas}");
+        let (weights, metrics) = train(&options, batch_size, &runs);
+        let what = format!("{replicas} remote replicas");
+        assert_close(&weights, &one.0, &format!("weights of {what}"));
+        assert_close(&metrics, &one.1, &format!("metrics of {what}"));
+    }
+    // The stages of a model on a server each.
+    let options = ["--strategy", "model-parallel", "--hosts", &both];
+    let (weights, metrics) = train(&options, "24", "runs/stages");
+    assert_close(&weights, &one.0, "weights of stages on servers");
+    assert_close(&metrics, &one.1, "metrics of stages on servers");
+    let options = ["--strategy", "remote", "--hosts", &both];
+    let again = train(&options, "12", "runs/again");
+    assert_eq!(again.0, job.weights("runs/remote-2"), "bit for bit");
+}
+
+fn what_cannot_work_is_refused(job: &Job, hosts: [&str; 2]) {
+    let remote = |options: &[&str]| {
+        let mut command = job.alone();
+        command.args(["--strategy", "remote"]).args(options);
+        command
+    };
+    job.fails(&mut remote(&[]), &["--hosts HOST:PORT,..."]);
+    job.fails(
+        &mut remote(&["--hosts", "127.0.0.1:1"]),
+        &["the Burn server 127.0.0.1:1 cannot be reached", " serve "],
+    );
+    job.fails(
+        &mut remote(&["--hosts", "no such host"]),
+        &["--hosts names \"no such host\""],
+    );
+    let twice = [hosts[0], hosts[0]].join(",");
+    job.fails(&mut remote(&["--hosts", &twice]), &["twice"]);
+    let devices = ["--hosts", hosts[0], "--devices", "1"];
+    job.fails(&mut remote(&devices), &["--devices 1: there is no such"]);
+    let serve = |address: &str| {
+        let mut command = job.alone();
+        command.args(["serve", "--address", address]);
+        command
+    };
+    job.fails(&mut serve(hosts[0]), &["cannot listen on ", "in use"]);
+    job.fails(&mut serve("here"), &["cannot listen on here"]);
+}
+
+fn a_server_that_is_lost_ends_the_training(job: &Job, servers: [Server; 2]) {
+    let both = [servers[0].address.as_str(), servers[1].address.as_str()].join(",");
+    let long = |runs: &str| -> Command {
+        let mut command = job.alone();
+        command.args(["--strategy", "remote", "--hosts", &both, "--timeout", "8"]);
+        command.args(["--epochs", "100000", "--output-dir", runs, "train"]);
+        command
+    };
+    let seconds_until_end = |training: Child| {
+        let lost = Instant::now();
+        let output = training.wait_with_output().unwrap();
+        assert!(!output.status.success());
+        (lost.elapsed().as_secs_f64(), text(&output))
+    };
+    let lost = servers[1].process.id();
+    let training = job.start(&mut long("runs/stopped"), "runs/stopped");
+    signal("-STOP", lost);
+    let (seconds, printed) = seconds_until_end(training);
+    signal("-CONT", lost);
+    assert!(seconds < 8.0, "{seconds}: {printed}");
+    let silent = format!(
+        "the Burn server {} has not answered for",
+        servers[1].address
+    );
+    assert!(printed.contains(&silent), "{printed}");
+    let training = job.start(&mut long("runs/killed"), "runs/killed");
+    signal("-KILL", lost);
+    let (seconds, printed) = seconds_until_end(training);
+    assert!(seconds < 8.0, "{seconds}: {printed}");
+    for part in ["training stopped at epoch ", "replica 1 of 2 failed on "] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    // What was saved goes on with the other server.
+    let alone = ["--strategy", "remote", "--hosts", &servers[0].address];
+    let options = ["--output-dir", "runs/killed", "--resume", "--epochs", "1"];
+    job.runs_alone(&[&alone[..], &options, &["train"]].concat());
+}
