@@ -106,9 +106,7 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
         // It updates its parameters, as below, for all replicas.
         return server.push(replica.rank(), &gradients);
     }
-    for bucket in gradients.buckets_mut() {
-        replica.all_reduce(ReduceOp::Sum, bucket)?;
-    }
+    replica.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut())?;
     drop(all_reduce);
     update_parameters(gradients)
 }

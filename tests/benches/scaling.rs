@@ -20,10 +20,11 @@ use serde_json::Value;
 /// Runs of each side in turn.
 const RUNS: usize = 5;
 
-/// What threads must reach of the bound, and processes of bare MPI, where buckets are long.
+/// What two threads must reach of the bound, and the time of bare MPI that two processes may take,
+/// for messages that no cache holds. With shorter ones, results differ much from run to run.
 const MEMORY_GOAL: f64 = 0.8;
 const MPI_GOAL: f64 = 1.1;
-const LONG: f64 = 2e6;
+const OUT_OF_CACHE: f64 = 64e6;
 
 /// Networks between hosts: seconds before the first byte, and bytes a second.
 const NETWORKS: [(&str, f64, f64); 3] = [
@@ -51,7 +52,11 @@ fn main() {
     let fixture = repository().join("tests/fixtures/benches/all_reduce.rs");
     fs::copy(fixture, examples.join("all_reduce.rs")).expect("a fixture");
     let with_mpi = mpi::is_there();
-    let features: &[&str] = if with_mpi { &["--features", "mpi"] } else { &[] };
+    let features: &[&str] = if with_mpi {
+        &["--features", "mpi"]
+    } else {
+        &[]
+    };
     project.cargo(&[&["build", "--release", "--bins", "--examples"], features].concat());
     let bench = shared_target().join("release/examples/all_reduce");
     let program = project.path().join("program");
@@ -63,7 +68,7 @@ fn main() {
     }
     steps(&program, &project.path(), with_mpi);
     predict();
-    assert!(met, "a goal is not reached");
+    assert!(met, "a goal is not reached: see the tables");
 }
 
 fn lines(command: &mut Command) -> Vec<Value> {
@@ -112,7 +117,7 @@ fn threads(bench: &Path) -> bool {
                 seconds * reached * 1e6,
                 reached * 100.0
             );
-            met &= ranks != 2 || bytes < LONG || reached >= MEMORY_GOAL;
+            met &= ranks != 2 || bytes < OUT_OF_CACHE || reached >= MEMORY_GOAL;
         }
         print_fit(&format!("{ranks} threads"), &points);
     }
@@ -145,7 +150,7 @@ fn processes(bench: &Path) -> bool {
                 own * 1e6,
                 bare * 1e6
             );
-            met &= processes != 2 || bytes < LONG || of_bare <= MPI_GOAL;
+            met &= processes != 2 || bytes < OUT_OF_CACHE || of_bare <= MPI_GOAL;
         }
         print_fit(&format!("{processes} processes"), &points);
     }
@@ -201,7 +206,12 @@ fn steps(program: &PathBuf, folder: &Path, with_mpi: bool) {
     for replicas in [1, 2, 4] {
         let command = || {
             let mut command = Command::new(program);
-            command.args(["--strategy", "mirrored", "--replicas", &replicas.to_string()]);
+            command.args([
+                "--strategy",
+                "mirrored",
+                "--replicas",
+                &replicas.to_string(),
+            ]);
             command
         };
         print(&format!("{replicas} threads"), replicas, &command);

@@ -95,7 +95,15 @@ impl Project {
     /// # Panics
     /// Cargo fails, or a warning is printed.
     pub fn cargo(&self, arguments: &[&str]) -> String {
-        let output = self.try_cargo(arguments);
+        self.cargo_with(arguments, &[])
+    }
+
+    /// As [`cargo`](Self::cargo), with variables in the environment.
+    ///
+    /// # Panics
+    /// As `cargo`.
+    pub fn cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+        let output = self.try_cargo_with(arguments, variables);
         let text = text(&output);
         assert!(
             output.status.success(),
@@ -136,8 +144,13 @@ impl Project {
     /// # Panics
     /// Cargo cannot be started.
     pub fn try_cargo(&self, arguments: &[&str]) -> Output {
+        self.try_cargo_with(arguments, &[])
+    }
+
+    fn try_cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         command("cargo", arguments, &self.path())
             .env("CARGO_TARGET_DIR", shared_target())
+            .envs(variables.iter().copied())
             .output()
             .expect("cargo starts")
     }

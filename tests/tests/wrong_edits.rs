@@ -90,8 +90,8 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
     (
         "train.step",
         "train.rs",
-        "ReduceOp::Sum, bucket",
-        "ReduceOp::Mean, bucket",
+        "ReduceOp::Sum, gradients",
+        "ReduceOp::Mean, gradients",
     ),
     (
         "train.gradients",

@@ -27,6 +27,20 @@ pub trait CrossDeviceOps: Send + Sync {
     /// A replica failed, or brought another number of values.
     fn all_reduce(&self, rank: usize, op: ReduceOp, values: &mut Vec<f32>) -> Result<()>;
 
+    /// As [`all_reduce`](Self::all_reduce) of one bucket after the other.
+    ///
+    /// # Errors
+    /// As `all_reduce`.
+    fn all_reduce_buckets(
+        &self,
+        rank: usize,
+        op: ReduceOp,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
+        let mut buckets = buckets.iter_mut();
+        buckets.try_for_each(|bucket| self.all_reduce(rank, op, bucket))
+    }
+
     /// Gives every replica the word of each, in the order of ranks.
     ///
     /// # Errors
@@ -104,8 +118,15 @@ impl SharedMemory {
             .unwrap_or_else(PoisonError::into_inner);
         sum.clear();
         let first = &contributions[0][slice.clone()];
-        sum.extend_from_slice(first);
-        for values in &contributions[1..] {
+        // The first two at once: how long this takes depends on what is read and written.
+        let second = &contributions[1][slice.clone()];
+        sum.extend(
+            first
+                .iter()
+                .zip(second)
+                .map(|(first, second)| first + second),
+        );
+        for values in &contributions[2..] {
             for (total, value) in sum.iter_mut().zip(&values[slice.clone()]) {
                 *total += value;
             }

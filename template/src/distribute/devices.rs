@@ -61,7 +61,13 @@ pub fn chosen_devices(
                 .collect()
         }
     };
-    if is_cpu(&chosen) || env::var_os("SLURM_GPUS_PER_TASK").is_some() {
+    if is_cpu(&chosen) {
+        if !GPUS.is_empty() && indices.is_none() {
+            eprintln!("warning: {}", describe(&chosen));
+        }
+        return Ok(chosen);
+    }
+    if env::var_os("SLURM_GPUS_PER_TASK").is_some() {
         return Ok(chosen);
     }
     let host = workers.on_this_host();
@@ -96,8 +102,8 @@ fn describe(visible: &[Device]) -> String {
                          `--features cuda` adds GPUs"
             .to_owned(),
         (true, false) => format!(
-            "no GPU of {} was found, and the CPU is device 0: see whether the driver is installed \
-             and CUDA_VISIBLE_DEVICES hides none",
+            "this program is built for {}, and no such GPU was found: see whether its driver is \
+             installed, and that CUDA_VISIBLE_DEVICES hides none. The CPU is device 0",
             built.join(", ")
         ),
         (false, _) => format!("devices are counted from 0 to {}", visible.len() - 1),

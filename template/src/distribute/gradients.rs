@@ -109,9 +109,9 @@ impl FlatGradients {
         self.buckets.iter().flatten().copied()
     }
 
-    /// The buckets, to be reduced over replicas one by one.
-    pub fn buckets_mut(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
-        self.buckets.iter_mut()
+    /// The buckets, to be reduced over replicas.
+    pub fn buckets_mut(&mut self) -> &mut [Vec<f32>] {
+        &mut self.buckets
     }
 
     /// Applies `policy` to what is not finite, and tells whether the step goes on.

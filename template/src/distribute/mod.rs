@@ -59,6 +59,6 @@ pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, replica_co
 pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;
 pub use workers::{
-    Alone, OnHost, Workers, ensure_started_alone, install_hint, join_workers,
+    Alone, OnHost, PendingSum, Workers, ensure_started_alone, install_hint, join_workers,
     join_workers_if_started,
 };

@@ -1,4 +1,8 @@
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
@@ -147,6 +151,33 @@ impl CrossDeviceOps for HierarchicalOps {
         self.local.broadcast(local, values)
     }
 
+    fn all_reduce_buckets(
+        &self,
+        rank: usize,
+        op: ReduceOp,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
+        if op == ReduceOp::Mean {
+            let mut buckets = buckets.iter_mut();
+            return buckets.try_for_each(|bucket| self.all_reduce(rank, op, bucket));
+        }
+        let local = rank - self.first_rank;
+        let mut pending = VecDeque::new();
+        for bucket in buckets.iter_mut() {
+            self.local.all_reduce(local, op, bucket)?;
+            if local == 0 {
+                pending.push_back(self.workers.start_sum_f32(mem::take(bucket))?);
+            }
+        }
+        for bucket in buckets {
+            if let Some(sum) = pending.pop_front() {
+                *bucket = self.workers.finish_sum_f32(sum)?;
+            }
+            self.local.broadcast(local, bucket)?;
+        }
+        Ok(())
+    }
+
     fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>> {
         let local = rank - self.first_rank;
         let own = self.local.all_gather(local, word)?;
@@ -174,5 +205,128 @@ impl CrossDeviceOps for HierarchicalOps {
 
     fn abort(&self, reason: &str) {
         self.local.abort(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::distribute::PendingSum;
+
+    /// One of two processes, which are threads here.
+    struct Half {
+        index: usize,
+        hosts: [String; 2],
+        memory: Arc<SharedMemory>,
+    }
+
+    impl Workers for Half {
+        fn index(&self) -> usize {
+            self.index
+        }
+
+        fn hosts(&self) -> &[String] {
+            &self.hosts
+        }
+
+        fn start_sum_f32(&self, mut values: Vec<f32>) -> Result<PendingSum> {
+            self.memory
+                .all_reduce(self.index, ReduceOp::Sum, &mut values)?;
+            Ok(PendingSum::Ready(values))
+        }
+
+        fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>> {
+            match sum {
+                PendingSum::Ready(sum) => Ok(sum),
+                PendingSum::Coming { .. } => unreachable!("sums are ready at once"),
+            }
+        }
+
+        fn sum_f64(&self, values: &mut Vec<f64>) -> Result<()> {
+            let mut singles = values.iter().map(|value| *value as f32).collect();
+            self.memory
+                .all_reduce(self.index, ReduceOp::Sum, &mut singles)?;
+            *values = singles.into_iter().map(f64::from).collect();
+            Ok(())
+        }
+
+        fn all_gather(&self, _what: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+            let word = |place: usize| {
+                let word = bytes[place * 8..][..8].try_into().unwrap();
+                self.memory.all_gather(self.index, u64::from_le_bytes(word))
+            };
+            let words: Vec<Vec<u64>> = (0..bytes.len() / 8).map(word).collect::<Result<_>>()?;
+            let of = |process: usize| {
+                let words = words.iter().map(|all| all[process].to_le_bytes());
+                words.collect::<Vec<_>>().concat()
+            };
+            Ok((0..2).map(of).collect())
+        }
+
+        fn broadcast(&self, _what: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
+            Ok(bytes)
+        }
+    }
+
+    /// What `work` gives on each of two replicas of two processes, in the order of ranks.
+    fn on_four<T: Send>(work: impl Fn(&HierarchicalOps, usize) -> T + Sync) -> Vec<T> {
+        let memory = Arc::new(SharedMemory::new(2));
+        let ops = [0, 1].map(|index| HierarchicalOps {
+            first_rank: 2 * index,
+            local: SharedMemory::new(2),
+            workers: Arc::new(Half {
+                index,
+                hosts: ["a".to_owned(), "b".to_owned()],
+                memory: Arc::clone(&memory),
+            }),
+            words: RwLock::default(),
+        });
+        let (ops, work) = (&ops, &work);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|rank| scope.spawn(move || work(&ops[rank / 2], rank)))
+                .collect();
+            let values = threads.into_iter().map(|thread| thread.join().unwrap());
+            values.collect()
+        })
+    }
+
+    #[test]
+    fn buckets_are_reduced_over_all_replicas_of_all_processes() {
+        for (op, divisor) in [(ReduceOp::Sum, 1.0), (ReduceOp::Mean, 4.0)] {
+            let value = |rank: usize, bucket: usize, place: usize| {
+                (rank * 100 + bucket * 10 + place) as f32
+            };
+            let lens = [5, 1, 0, 7];
+            let bucket = |rank, bucket: usize| {
+                (0..lens[bucket])
+                    .map(|place| value(rank, bucket, place))
+                    .collect::<Vec<_>>()
+            };
+            let all = on_four(|ops, rank| {
+                let mut buckets: Vec<_> = (0..lens.len()).map(|at| bucket(rank, at)).collect();
+                ops.all_reduce_buckets(rank, op, &mut buckets).unwrap();
+                buckets
+            });
+            let sum = |bucket: usize, place: usize| {
+                (0..4).map(|rank| value(rank, bucket, place)).sum::<f32>() / divisor
+            };
+            let expected: Vec<Vec<f32>> = lens
+                .iter()
+                .enumerate()
+                .map(|(bucket, len)| (0..*len).map(|place| sum(bucket, place)).collect())
+                .collect();
+            for buckets in all {
+                assert_eq!(buckets, expected, "{op:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_come_in_the_order_of_ranks() {
+        let all = on_four(|ops, rank| ops.all_gather(rank, rank as u64 + 7).unwrap());
+        assert_eq!(all, vec![vec![7, 8, 9, 10]; 4]);
     }
 }

@@ -154,6 +154,15 @@ impl ReplicaContext {
         self.ops.all_reduce(self.rank, op, values)
     }
 
+    /// As [`all_reduce`](Self::all_reduce) of each bucket; where replicas of several processes take
+    /// part, one is summed in this process while another one is on its way.
+    ///
+    /// # Errors
+    /// As `all_reduce`.
+    pub fn all_reduce_buckets(&self, op: ReduceOp, buckets: &mut [Vec<f32>]) -> Result<()> {
+        self.ops.all_reduce_buckets(self.rank, op, buckets)
+    }
+
     /// Makes sure that all replicas hold the same `word`, such as a hash of their parameters.
     ///
     /// # Errors

@@ -8,7 +8,11 @@ mod mpi;
 #[cfg(feature = "mpi")]
 mod post;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::{Arc, mpsc::Receiver},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 
@@ -19,6 +23,17 @@ pub use environment::{ensure_started_alone, install_hint};
 /// What the chief does with the bytes that another process sends it; the second argument takes the
 /// answer.
 pub type Handler = Box<dyn Fn(Vec<u8>, Box<dyn FnOnce(Vec<u8>) + Send>) + Send>;
+
+/// A sum that may be on its way.
+pub enum PendingSum {
+    Ready(Vec<f32>),
+    Coming {
+        /// For messages, where a process is lost meanwhile.
+        what: String,
+        /// The values of this process, whose memory is used again, and the sum.
+        result: Receiver<(Vec<f32>, Vec<f32>)>,
+    },
+}
 
 const ALONE: &str = "there is no other process to speak to";
 
@@ -31,11 +46,28 @@ pub trait Workers: Send + Sync {
     /// The host of each process, in the order of their places.
     fn hosts(&self) -> &[String];
 
+    /// Begins to sum `values` elementwise over all processes.
+    ///
+    /// # Errors
+    /// A process is lost.
+    fn start_sum_f32(&self, values: Vec<f32>) -> Result<PendingSum>;
+
+    /// Waits for a sum, which has the same bits on all processes. Those that were started earlier are
+    /// to be waited for before.
+    ///
+    /// # Errors
+    /// A process is lost.
+    fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>>;
+
     /// Sums `values` elementwise over all processes, in place, to the same bits on each.
     ///
     /// # Errors
     /// A process is lost.
-    fn sum_f32(&self, values: &mut Vec<f32>) -> Result<()>;
+    fn sum_f32(&self, values: &mut Vec<f32>) -> Result<()> {
+        let sum = self.start_sum_f32(mem::take(values))?;
+        *values = self.finish_sum_f32(sum)?;
+        Ok(())
+    }
 
     /// As [`sum_f32`](Self::sum_f32), for numbers such as losses.
     ///
@@ -194,8 +226,15 @@ impl Workers for Alone {
         &self.0
     }
 
-    fn sum_f32(&self, _values: &mut Vec<f32>) -> Result<()> {
-        Ok(())
+    fn start_sum_f32(&self, values: Vec<f32>) -> Result<PendingSum> {
+        Ok(PendingSum::Ready(values))
+    }
+
+    fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>> {
+        match sum {
+            PendingSum::Ready(sum) => Ok(sum),
+            PendingSum::Coming { result, .. } => Ok(result.recv()?.1),
+        }
     }
 
     fn sum_f64(&self, _values: &mut Vec<f64>) -> Result<()> {

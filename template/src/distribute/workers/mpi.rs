@@ -22,9 +22,9 @@ use mpi::{
 };
 
 use super::{
-    Handler, Workers,
+    Handler, PendingSum, Workers,
     environment::Launcher,
-    monitor::{Address, Meeting, Monitor},
+    monitor::{Address, Meeting, Monitor, Waiting},
     post::Post,
 };
 
@@ -48,8 +48,8 @@ pub struct Mpi {
     thread: Mutex<Option<JoinHandle<()>>>,
     monitor: Option<Monitor>,
     post: Arc<Post>,
-    /// A buffer of the last sum, for the next one.
-    spare: Mutex<Vec<f32>>,
+    /// Buffers of earlier sums, for the next ones.
+    spare: Mutex<Vec<Vec<f32>>>,
 }
 
 type Job = Box<dyn FnOnce(&SimpleCommunicator) + Send>;
@@ -130,10 +130,7 @@ impl Mpi {
         what: impl Into<String>,
         work: impl FnOnce(&SimpleCommunicator) -> T + Send + 'static,
     ) -> Result<T> {
-        let _waiting = self
-            .monitor
-            .as_ref()
-            .map(|monitor| monitor.enter(what.into()));
+        let _waiting = self.enter(what.into());
         let (sender, result) = channel();
         let job: Job = Box::new(move |world| {
             // Nobody waits any more where the job has failed.
@@ -141,6 +138,12 @@ impl Mpi {
         });
         self.give(job)?;
         self.wait(&result)
+    }
+
+    /// Notes what this process waits for, until the result is dropped.
+    fn enter(&self, what: String) -> Option<Waiting<'_>> {
+        let monitor = self.monitor.as_ref();
+        monitor.map(|monitor| monitor.enter(what))
     }
 
     /// Gives the thread of MPI something to do.
@@ -179,17 +182,29 @@ impl Workers for Mpi {
         &self.hosts
     }
 
-    fn sum_f32(&self, values: &mut Vec<f32>) -> Result<()> {
-        let (own, mut sum) = (mem::take(values), mem::take(&mut *lock(&self.spare)));
+    fn start_sum_f32(&self, own: Vec<f32>) -> Result<PendingSum> {
+        let mut sum = lock(&self.spare).pop().unwrap_or_default();
         let what = format!("the sum of {} gradients", own.len());
-        let (own, sum) = self.call(what, move |world| {
+        let (sender, result) = channel();
+        self.give(Box::new(move |world| {
             sum.resize(own.len(), 0.0);
             sum_into(world, &own, &mut sum);
-            (own, sum)
-        })?;
-        *values = sum;
-        *lock(&self.spare) = own;
-        Ok(())
+            // Nobody waits any more where the job has failed.
+            let _ = sender.send((own, sum));
+        }))?;
+        Ok(PendingSum::Coming { what, result })
+    }
+
+    fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>> {
+        match sum {
+            PendingSum::Ready(sum) => Ok(sum),
+            PendingSum::Coming { what, result } => {
+                let _waiting = self.enter(what);
+                let (own, sum) = self.wait(&result)?;
+                lock(&self.spare).push(own);
+                Ok(sum)
+            }
+        }
     }
 
     fn sum_f64(&self, values: &mut Vec<f64>) -> Result<()> {
