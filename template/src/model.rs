@@ -54,8 +54,8 @@ impl Model {
 
     /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
     pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        let x = self.begin(features); // [batch, 32, height, width]
-        // Only under `model-parallel` the next stage can be on another device.
+        // Only under `model-parallel` are layers on several devices.
+        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 32, ..]
         self.finish(x.to_device(&self.output.weight.device()))
     }
 
