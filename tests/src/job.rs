@@ -62,23 +62,13 @@ impl Job {
         succeeds(self.alone().args(options))
     }
 
-    /// Has `command` run, and fail with these messages.
+    /// As [`fails`], in the folder of the job.
     ///
     /// # Panics
-    /// It succeeds, panics, or says something else.
+    /// As `fails`.
     #[track_caller]
     pub fn fails(&self, command: &mut Command, messages: &[&str]) {
-        let output = command.current_dir(&self.folder).output();
-        let output = output.expect("a program");
-        let printed = text(&output);
-        assert!(!output.status.success(), "{command:?} succeeds: {printed}");
-        assert!(!printed.contains("panicked"), "{command:?}: {printed}");
-        for message in messages {
-            assert!(
-                printed.contains(message),
-                "{command:?} lacks {message:?}: {printed}"
-            );
-        }
+        fails(command.current_dir(&self.folder), messages);
     }
 
     /// The parameters of the last checkpoint of a run.
@@ -150,12 +140,13 @@ impl Job {
         child
     }
 
-    /// The seconds that a job of three processes took to end after `lose`, which gets their ids, and
-    /// what it printed.
+    /// Makes sure that a job of three processes ends in time after `lose`, which gets their ids, with
+    /// these messages.
     ///
     /// # Panics
-    /// It does not fail.
-    pub fn after(&self, folder: &str, lose: impl FnOnce(&[u32])) -> (f64, String) {
+    /// It does not.
+    #[track_caller]
+    pub fn ends_after(&self, folder: &str, lose: impl FnOnce(&[u32]), messages: &[&str]) {
         let options = ["--output-dir", folder, "--epochs", "100000"];
         let options = [&options[..], &["--timeout", "8", "train"]].concat();
         let child = self.start(&mut self.command(3, &options), folder);
@@ -163,9 +154,41 @@ impl Job {
         assert_eq!(workers.len(), 3);
         let lost = Instant::now();
         lose(&workers);
-        let output = child.wait_with_output().expect("an output");
-        assert!(!output.status.success());
-        (lost.elapsed().as_secs_f64(), text(&output))
+        ends_in_time(child, lost, messages);
+    }
+}
+
+/// Makes sure that what was started with `--timeout 8` fails within that since `lost`, with these
+/// messages.
+///
+/// # Panics
+/// It does not.
+#[track_caller]
+pub fn ends_in_time(child: Child, lost: Instant, messages: &[&str]) {
+    let output = child.wait_with_output().expect("an output");
+    let (seconds, printed) = (lost.elapsed().as_secs_f64(), text(&output));
+    assert!(!output.status.success(), "{printed}");
+    assert!(seconds < 8.0, "{seconds}: {printed}");
+    for message in messages {
+        assert!(printed.contains(message), "{message}: {printed}");
+    }
+}
+
+/// Has `command` run, and fail with these messages.
+///
+/// # Panics
+/// It succeeds, panics, or says something else.
+#[track_caller]
+pub fn fails(command: &mut Command, messages: &[&str]) {
+    let output = command.output().expect("a program");
+    let printed = text(&output);
+    assert!(!output.status.success(), "{command:?} succeeds: {printed}");
+    assert!(!printed.contains("panicked"), "{command:?}: {printed}");
+    for message in messages {
+        assert!(
+            printed.contains(message),
+            "{command:?} lacks {message:?}: {printed}"
+        );
     }
 }
 

@@ -4,7 +4,10 @@
 use std::{fs, io::Write, path::PathBuf, process::Command};
 
 use flate2::{Compression, write::GzEncoder};
-use kiln_tests::rendered::{IDX_FILES as FILES, Project, idx, idx_data as data, text};
+use kiln_tests::{
+    job::fails,
+    rendered::{IDX_FILES as FILES, Project, idx, idx_data as data, text},
+};
 
 struct Program {
     program: PathBuf,
@@ -20,16 +23,7 @@ impl Program {
 
     #[track_caller]
     fn fails(&self, options: &[&str], messages: &[&str]) {
-        let output = self.command(options).output().unwrap();
-        let printed = text(&output);
-        assert!(!output.status.success(), "{options:?} succeeds: {printed}");
-        assert!(!printed.contains("panicked"), "{options:?}: {printed}");
-        for message in messages {
-            assert!(
-                printed.contains(message),
-                "{options:?} lacks {message:?}: {printed}"
-            );
-        }
+        fails(&mut self.command(options), messages);
     }
 
     #[track_caller]

@@ -1,13 +1,15 @@
 use std::{
     collections::VecDeque,
-    mem,
+    mem, slice,
     sync::{Arc, PoisonError, RwLock},
 };
 
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
-use super::{CrossDeviceOps, Part, ReduceOp, ReplicaThreads, SharedMemory, Strategy, Workers};
+use super::{
+    CrossDeviceOps, Part, PendingSum, ReduceOp, ReplicaThreads, SharedMemory, Strategy, Workers,
+};
 
 /// Replicas in several processes, on one machine or many, that hold equal weights and sum their
 /// gradients at every step.
@@ -128,27 +130,26 @@ struct HierarchicalOps {
 }
 
 impl HierarchicalOps {
-    fn mean_over_workers(&self, values: &mut Vec<f32>) -> Result<()> {
+    /// Begins to reduce `values` over the processes.
+    fn start_over_workers(&self, op: ReduceOp, values: Vec<f32>) -> Result<PendingSum> {
+        match op {
+            ReduceOp::Sum => self.workers.start_sum_f32(values),
+            ReduceOp::Mean => Ok(PendingSum::Ready(self.mean_over_workers(&values)?)),
+        }
+    }
+
+    fn mean_over_workers(&self, values: &[f32]) -> Result<Vec<f32>> {
         // In double precision the mean of equal numbers is that number.
         let mut sums: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
         self.workers.sum_f64(&mut sums)?;
         let workers = self.workers.count() as f64;
-        *values = sums.into_iter().map(|sum| (sum / workers) as f32).collect();
-        Ok(())
+        Ok(sums.into_iter().map(|sum| (sum / workers) as f32).collect())
     }
 }
 
 impl CrossDeviceOps for HierarchicalOps {
     fn all_reduce(&self, rank: usize, op: ReduceOp, values: &mut Vec<f32>) -> Result<()> {
-        let local = rank - self.first_rank;
-        self.local.all_reduce(local, op, values)?;
-        if local == 0 {
-            match op {
-                ReduceOp::Sum => self.workers.sum_f32(values)?,
-                ReduceOp::Mean => self.mean_over_workers(values)?,
-            }
-        }
-        self.local.broadcast(local, values)
+        self.all_reduce_buckets(rank, op, slice::from_mut(values))
     }
 
     fn all_reduce_buckets(
@@ -157,16 +158,12 @@ impl CrossDeviceOps for HierarchicalOps {
         op: ReduceOp,
         buckets: &mut [Vec<f32>],
     ) -> Result<()> {
-        if op == ReduceOp::Mean {
-            let mut buckets = buckets.iter_mut();
-            return buckets.try_for_each(|bucket| self.all_reduce(rank, op, bucket));
-        }
         let local = rank - self.first_rank;
         let mut pending = VecDeque::new();
         for bucket in buckets.iter_mut() {
             self.local.all_reduce(local, op, bucket)?;
             if local == 0 {
-                pending.push_back(self.workers.start_sum_f32(mem::take(bucket))?);
+                pending.push_back(self.start_over_workers(op, mem::take(bucket))?);
             }
         }
         for bucket in buckets {
@@ -213,7 +210,6 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::distribute::PendingSum;
 
     /// One of two processes, which are threads here.
     struct Half {

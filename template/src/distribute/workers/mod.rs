@@ -9,7 +9,6 @@ mod mpi;
 mod post;
 
 use std::{
-    mem,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
@@ -59,17 +58,7 @@ pub trait Workers: Send + Sync {
     /// A process is lost.
     fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>>;
 
-    /// Sums `values` elementwise over all processes, in place, to the same bits on each.
-    ///
-    /// # Errors
-    /// A process is lost.
-    fn sum_f32(&self, values: &mut Vec<f32>) -> Result<()> {
-        let sum = self.start_sum_f32(mem::take(values))?;
-        *values = self.finish_sum_f32(sum)?;
-        Ok(())
-    }
-
-    /// As [`sum_f32`](Self::sum_f32), for numbers such as losses.
+    /// Sums numbers such as losses elementwise over all processes, in place, to the same bits on each.
     ///
     /// # Errors
     /// A process is lost.
