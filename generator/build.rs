@@ -1,4 +1,5 @@
-//! Embeds the template: writes one `include_bytes!` a file, so that the binary alone is enough.
+//! Embeds the template and the examples: writes one `include_bytes!` a file, so that the binary alone
+//! is enough.
 
 use std::{
     env,
@@ -18,22 +19,32 @@ fn main() -> io::Result<()> {
         template.display()
     );
 
-    let mut code = String::from("static FILES: &[(&str, &[u8], bool)] = &[\n");
-    for (path, executable) in &files {
-        let source = template.join(path);
+    embed(&template, &files, "FILES", "embedded.rs")?;
+
+    let examples = root.join("examples");
+    let mut files = Vec::new();
+    collect(&examples, "", &mut files)?;
+    embed(&examples, &files, "EXAMPLES", "examples.rs")
+}
+
+/// Writes a table of files with their contents, as Rust code in the file `output`.
+fn embed(root: &Path, files: &[(String, bool)], table: &str, output: &str) -> io::Result<()> {
+    let mut code = format!("static {table}: &[(&str, &[u8], bool)] = &[\n");
+    for (path, executable) in files {
+        let source = root.join(path).display().to_string();
         writeln!(
             code,
-            "    ({path:?}, include_bytes!({:?}), {executable}),",
-            source.display().to_string()
+            "    ({path:?}, include_bytes!({source:?}), {executable}),"
         )
         .expect("a string takes all");
     }
     code.push_str("];\n");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(out.join("embedded.rs"), code)
+    fs::write(out.join(output), code)
 }
 
-/// Every file below `folder`, in order, but what no template holds: `.git` and build folders.
+/// Every file below `folder`, in order, but what no template holds: `.git`, build folders, and what
+/// Python leaves.
 fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, bool)>) -> io::Result<()> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
@@ -43,7 +54,10 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, bool)>) -> io::
         let name = name.to_str().expect("template paths are UTF-8");
         let path = format!("{prefix}{name}");
         let kind = entry.file_type()?;
-        if kind.is_dir() && name != ".git" && !entry.path().join("CACHEDIR.TAG").exists() {
+        if kind.is_dir()
+            && ![".git", "__pycache__"].contains(&name)
+            && !entry.path().join("CACHEDIR.TAG").exists()
+        {
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             println!("cargo::rerun-if-changed={}", entry.path().display());

@@ -40,6 +40,8 @@ pub struct Cli {
 enum Command {
     /// Make a project.
     New(NewArgs),
+    /// List the worked examples that `new --example` makes.
+    Examples,
     /// List the options, their values and what each changes.
     Options,
     /// List what is left to change in a project for your own task.
@@ -54,7 +56,10 @@ pub struct NewArgs {
     /// The folder to make [default: the name].
     #[arg(long, value_name = "FOLDER")]
     pub path: Option<PathBuf>,
-    /// Set an option; wins over --values and prompts.
+    /// Make the project of a worked example; `kiln examples` lists them.
+    #[arg(long, value_name = "EXAMPLE")]
+    pub example: Option<String>,
+    /// Set an option; wins over --example, --values and prompts.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
     /// Set options from a TOML file, at its top or under [values].
@@ -138,6 +143,7 @@ fn suggest_subcommand(error: &mut clap::Error) {
 fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::New(args) => commands::new::run(args),
+        Command::Examples => commands::examples::run(),
         Command::Options => commands::options::run(),
         Command::Todos(args) => commands::todos::run(args),
     }

@@ -165,11 +165,14 @@ fn subset(choices: &[Choice], set: usize) -> Vec<String> {
         .collect()
 }
 
+/// Values of some options, by name.
+pub type Values = IndexMap<String, Value>;
+
 /// A name and a value for every option, in the order of the template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answers {
     name: Name,
-    values: IndexMap<String, Value>,
+    values: Values,
 }
 
 impl Answers {
@@ -185,11 +188,7 @@ impl Answers {
     ///
     /// # Errors
     /// A key is no option, or an option has neither a value nor a default.
-    pub fn complete(
-        template: &Template,
-        name: Name,
-        mut given: IndexMap<String, Value>,
-    ) -> Result<Self> {
+    pub fn complete(template: &Template, name: Name, mut given: Values) -> Result<Self> {
         let mut values = IndexMap::new();
         for option in template.options() {
             let value = given.shift_remove(&option.name);

@@ -24,6 +24,13 @@ const NOT_OUTPUT: [&str; 2] = [CONFIG_FILE, ".cargo-ok"];
 /// How the tag of a build folder starts.
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
+/// The files of the template that is part of this binary, as they are in its folder: path, bytes, and
+/// whether it can be run.
+pub(crate) fn embedded_files() -> impl Iterator<Item = (&'static str, &'static [u8], bool)> {
+    let files = FILES.iter();
+    files.map(|(path, contents, executable)| (*path, *contents, *executable))
+}
+
 /// A file of a template, its name already without `.liquid`.
 #[derive(Debug, Clone)]
 pub struct TemplateFile {
@@ -51,8 +58,8 @@ impl Template {
     /// # Errors
     /// Its `cargo-generate.toml` is wrong.
     pub fn embedded() -> Result<Self> {
-        let files = FILES.iter().map(|(path, contents, executable)| {
-            file("template", path, Cow::Borrowed(*contents), *executable)
+        let files = embedded_files().map(|(path, contents, executable)| {
+            file("template", path, Cow::Borrowed(contents), executable)
         });
         Self::new("template", files.collect(), BTreeSet::new())
     }

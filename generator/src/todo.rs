@@ -280,6 +280,23 @@ pub fn scan_text(file: &str, text: &str, scan: &mut Scan) {
     }
 }
 
+/// The text of a file without the marker of site `id` and what belongs to it; `None` where it has
+/// none.
+pub fn without_marker(file: &str, text: &str, id: &str) -> Option<String> {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let (at, leader) = lines.iter().enumerate().find_map(|(at, line)| {
+        let leader = leaders(file).iter().find(|leader| {
+            let rest = marker(line, leader).and_then(|rest| rest.split_once(')'));
+            rest.is_some_and(|(found, _)| found == id)
+        })?;
+        Some((at, leader))
+    })?;
+    let notes = lines[at + 1..].iter();
+    let notes = notes.take_while(|line| continuation(leader, line).is_some());
+    let end = at + 1 + notes.count();
+    Some([&lines[..at], &lines[end..]].concat().concat())
+}
+
 /// What follows `TODO(` where a comment starts with it.
 fn marker<'t>(line: &'t str, leader: &str) -> Option<&'t str> {
     line.match_indices(leader).find_map(|(at, _)| {

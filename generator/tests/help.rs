@@ -17,10 +17,11 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new      Make a project
-  options  List the options, their values and what each changes
-  todos    List what is left to change in a project for your own task
-  help     Print this message or the help of the given subcommand(s)
+  new       Make a project
+  examples  List the worked examples that `new --example` makes
+  options   List the options, their values and what each changes
+  todos     List what is left to change in a project for your own task
+  help      Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -57,8 +58,11 @@ Options:
       --path <FOLDER>
           The folder to make [default: the name]
 
+      --example <EXAMPLE>
+          Make the project of a worked example; `kiln examples` lists them
+
   -d, --define <KEY=VALUE>
-          Set an option; wins over --values and prompts
+          Set an option; wins over --example, --values and prompts
 
       --values <FILE>
           Set options from a TOML file, at its top or under [values]
@@ -151,10 +155,11 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new      Make a project
-  options  List the options, their values and what each changes
-  todos    List what is left to change in a project for your own task
-  help     Print this message or the help of the given subcommand(s)
+  new       Make a project
+  examples  List the worked examples that `new --example` makes
+  options   List the options, their values and what each changes
+  todos     List what is left to change in a project for your own task
+  help      Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help

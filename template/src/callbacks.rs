@@ -12,7 +12,7 @@ pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     //   Note: `.every_steps(100, |progress, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
     //         as often as you like; `globals::strategy()?.run_on_all` reaches the replicas.
     //   Shapes: none.
-    Callbacks::new()
+    Callbacks::<Report>::new()
 }
 
 // TODO(callbacks.hooks): Change what goes into a step.

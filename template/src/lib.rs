@@ -3,8 +3,8 @@
 //! What a new task changes is flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`]. Each place
 //! carries a `TODO(id)`, holds a working default, and is guarded by a contract test in
-//! `tests/contract/`. The machinery that a task need not touch is in [`distribute`], [`data`],
-//! [`checkpoint`] and [`report`].
+//! `tests/contract/`. [`epochs`] is the loop around them. The machinery that a task need not touch is
+//! in [`distribute`], [`data`], [`checkpoint`] and [`report`].
 
 pub mod callbacks;
 pub mod checkpoint;
@@ -12,8 +12,10 @@ pub mod cli;
 pub mod data;
 pub mod dataset;
 pub mod distribute;
+pub mod epochs;
 pub mod globals;
 pub mod infer;
+pub mod keras_adam;
 pub mod loss;
 pub mod metric;
 pub mod model;

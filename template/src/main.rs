@@ -7,6 +7,7 @@ use training::{
     cli::{Args, Command},
     dataset::create_datasets,
     distribute::{launch, serve},
+    epochs::train,
     globals,
     infer::infer,
     loss::create_loss_objects,
@@ -15,7 +16,6 @@ use training::{
     report::Report,
     strategy::create_strategy,
     test::test,
-    train::train,
 };
 
 // Training allocates large tensors at every step, and the system's allocator returns them to the

@@ -120,8 +120,8 @@ pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Traina
     let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
     //   Now: Adam with the step size of --learning-rate, the same throughout.
-    //   Note: any optimizer of Burn or `nadam::NadamConfig`, and any schedule of
-    //         `burn::optim::lr_scheduler`, which advances once an update.
+    //   Note: any optimizer of Burn, `keras_adam::KerasAdamConfig` or `nadam::NadamConfig`, and any
+    //         schedule of `burn::optim::lr_scheduler`, which advances once an update.
     //   Shapes: those of the parameters.
     let adam = AdamConfig::new().with_epsilon(1e-7).init();
     let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);

@@ -3,7 +3,7 @@
 
 use burn::{
     module::{Module, Param},
-    optim::GradientsParams,
+    optim::{GradientsParams, ModuleOptimizer},
     tensor::{Device, Int, Tensor, TensorData},
 };
 use serde_json::Value;
@@ -13,6 +13,7 @@ use training::{
         merge_metric_states, metric_states, sparse_categorical_accuracy,
         sparse_top_k_categorical_accuracy,
     },
+    keras_adam::KerasAdamConfig,
     nadam::NadamConfig,
 };
 
@@ -222,19 +223,19 @@ struct Weights {
 }
 
 /// Takes the steps of the reference, each from a record, so that the state is whole.
-fn check_nadam(nadam: &NadamConfig, after: &str) {
-    let expected = reference("nadam");
+fn check_optimizer(init: impl Fn() -> ModuleOptimizer, part: &str, after: &str) {
+    let expected = reference(part);
     let device = Device::flex().autodiff();
     let vector = |value: &Value| Tensor::<1>::from_floats(floats(value).as_slice(), &device);
     let mut model = Weights {
         values: Param::from_tensor(vector(&expected["weights"])),
     };
-    let mut optimizer = nadam.init();
+    let mut optimizer = init();
     let gradients = expected["gradients"].as_array().unwrap().iter();
     for (gradient, after) in gradients.zip(expected[after].as_array().unwrap()) {
         let loss = (model.values.val() * vector(gradient)).sum();
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        optimizer = nadam.init().load_record(optimizer.to_record());
+        optimizer = init().load_record(optimizer.to_record());
         let learning_rate = expected["learning_rate"].as_f64().unwrap();
         model = optimizer.step(learning_rate, model, gradients);
         let values = model.values.val().into_data();
@@ -246,12 +247,20 @@ fn check_nadam(nadam: &NadamConfig, after: &str) {
 }
 
 #[test]
+fn adam_takes_the_steps_of_keras() {
+    let init = || KerasAdamConfig::new().with_epsilon(1e-3).init();
+    check_optimizer(init, "adam", "after");
+}
+
+#[test]
 fn nadam_takes_the_steps_of_keras() {
     // Keras has let the momentum warm up faster since version 3.
-    check_nadam(&NadamConfig::new().with_momentum_decay(1.0), "after");
+    let init = || NadamConfig::new().with_momentum_decay(1.0).init();
+    check_optimizer(init, "nadam", "after");
 }
 
 #[test]
 fn nadam_takes_the_steps_of_the_paper_by_default() {
-    check_nadam(&NadamConfig::new(), "after_with_slow_momentum");
+    let init = || NadamConfig::new().init();
+    check_optimizer(init, "nadam", "after_with_slow_momentum");
 }

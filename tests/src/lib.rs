@@ -14,7 +14,7 @@ use kiln::{
     name::Name,
     option::Answers,
     project::{self, Vcs, WriteOptions},
-    render,
+    render::{self, Rendered},
     template::Template,
 };
 use sha2::{Digest, Sha256};
@@ -115,13 +115,20 @@ fn label(default: &Answers, answers: &Answers) -> String {
 /// # Errors
 /// Whatever Kiln refuses.
 pub fn generate(template: &Template, answers: &Answers, folder: &Path) -> kiln::error::Result<()> {
-    let rendered = render::render_at(template, answers, folder)?;
+    write(&render::render_at(template, answers, folder)?, folder)
+}
+
+/// Writes a rendered project to `folder`.
+///
+/// # Errors
+/// Whatever Kiln refuses.
+pub fn write(rendered: &Rendered<'_>, folder: &Path) -> kiln::error::Result<()> {
     let options = WriteOptions {
         force: false,
         vcs: Vcs::None,
         require_vcs: false,
     };
-    project::write(&rendered, folder, options).map(drop)
+    project::write(rendered, folder, options).map(drop)
 }
 
 /// What stands at a path of a tree.

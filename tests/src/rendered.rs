@@ -7,10 +7,18 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use kiln::template::Template;
+use kiln::{
+    example::{Example, render_example},
+    name::Name,
+    option::Answers,
+    template::Template,
+};
 use tempfile::TempDir;
 
-use crate::{NAME, combinations, generate, repository, shared_target};
+use crate::{NAME, combinations, repository, shared_target, write};
+
+/// The kinds of hardware beside the CPU that a project can be built for.
+pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 
 /// Two cargos at once would only wait for each other's build folder.
 static CARGO: Mutex<()> = Mutex::new(());
@@ -35,18 +43,47 @@ impl Project {
     /// # Panics
     /// The template does not render, or an answer is not valid.
     pub fn with_answers(answers: &[(&str, &str)]) -> Self {
-        let alone = CARGO.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::tempdir().expect("a temporary folder");
         let template = Template::embedded().expect("an embedded template");
         let default = combinations(&template, NAME).remove(0).answers;
         let answers = answers.iter().fold(default, |all, (option, value)| {
             all.with(&template, option, value).expect("a valid answer")
         });
+        Self::render(&template, &answers, None)
+    }
+
+    /// Renders the project of a worked example.
+    ///
+    /// # Panics
+    /// There is no such example, or it does not fit the template.
+    pub fn example(name: &str) -> Self {
+        let template = Template::embedded().expect("an embedded template");
+        let example = Example::embedded(&template, name).expect("an example");
+        let name = Name::parse(NAME).expect("a valid name");
+        let answers = Answers::complete(&template, name, example.values().clone());
+        Self::render(&template, &answers.expect("valid answers"), Some(&example))
+    }
+
+    /// Renders a project of a template in a folder, with its defaults.
+    ///
+    /// # Panics
+    /// The template does not render.
+    pub fn of_template(folder: &Path) -> Self {
+        let template = Template::from_folder(folder).expect("a template");
+        let name = Name::parse(NAME).expect("a valid name");
+        let answers = Answers::defaults(&template, name).expect("defaults");
+        Self::render(&template, &answers, None)
+    }
+
+    fn render(template: &Template, answers: &Answers, example: Option<&Example>) -> Self {
+        let alone = CARGO.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let project = Project {
             folder,
             _alone: alone,
         };
-        generate(&template, &answers, &project.path()).expect("a rendered project");
+        let path = project.path();
+        let rendered = render_example(template, example, answers, &path);
+        write(&rendered.expect("a rendered project"), &path).expect("a rendered project");
         share_builds(&project.path());
         let lock = repository().join("tests/fixtures/Cargo.lock");
         fs::copy(lock, project.path().join("Cargo.lock")).expect("a lock file");
@@ -56,6 +93,33 @@ impl Project {
     /// The project's folder.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join(NAME)
+    }
+
+    /// Checks that the project is formatted, and that it and its documentation have no warnings.
+    ///
+    /// # Panics
+    /// They have.
+    pub fn is_clean(&self, features: &str) {
+        self.cargo(&["fmt", "--check"]);
+        self.check(
+            &["clippy", "--all-targets"],
+            features,
+            &["--", "-D", "warnings"],
+        );
+        self.check(&["doc", "--no-deps"], features, &[]);
+    }
+
+    /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`], whatever the features of
+    /// the project: once for all checks.
+    ///
+    /// # Panics
+    /// As [`cargo`](Self::cargo).
+    pub fn check(&self, command: &[&str], features: &str, rest: &[&str]) {
+        let burn = HARDWARE.map(|kind| format!("burn/{kind}")).join(",");
+        let features = format!("{features},{burn}");
+        let arguments = [command, &["--features", &features], rest].concat();
+        // A crate below Burn would download LLVM to link with. Only its build script heeds this.
+        self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
     }
 
     /// Builds the project in release with features, and the examples of `tests/fixtures` that use
@@ -102,7 +166,7 @@ impl Project {
     ///
     /// # Panics
     /// As `cargo`.
-    pub fn cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    fn cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let output = self.try_cargo_with(arguments, variables);
         let text = text(&output);
         assert!(
@@ -156,12 +220,12 @@ impl Project {
     }
 }
 
-/// Switches on what the feature `mpi` switches on in crates below Burn: with and without it, Burn is
-/// then built once.
+/// Switches on what the features `mpi` and `download` and the dependencies of tests switch on in crates
+/// below Burn: with and without them, Burn is then built once.
 fn share_builds(project: &Path) {
     let manifest = project.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).expect("a manifest");
-    let with = "[dependencies]\nonce_cell = \"1\"\nthiserror = \"2\"\n";
+    let with = "[dependencies]\nbytes = \"1\"\nfastrand = \"2\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
     assert!(text.contains("[dependencies]\n"), "no dependencies");
     fs::write(&manifest, text.replacen("[dependencies]\n", with, 1)).expect("a manifest");
 }

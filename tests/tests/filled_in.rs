@@ -64,8 +64,7 @@ fn another_task_needs_no_other_edits() {
     let project = Project::default_answers();
     fill_in(&project);
     assert!(todo::scan(&project.path()).unwrap().is_done());
-    project.cargo(&["fmt", "--check"]);
-    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.is_clean("");
     project.cargo(&["test", "--test", "contract"]);
     for replicas in ["1", "2"] {
         let runs = project.path().join("runs").join(replicas);

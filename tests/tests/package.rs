@@ -1,8 +1,8 @@
-//! The crate that is published holds the whole template and builds alone.
+//! The crate that is published holds the whole template and all examples, and builds alone.
 
 use std::{fs, path::Path, process::Command};
 
-use kiln_tests::{Entry, Tree, diff, read_tree, repository, shared_target, template_folder};
+use kiln_tests::{Entry, Tree, diff, read_tree, repository, shared_target};
 
 fn cargo(args: &[&str], folder: &Path, target: &Path) {
     let output = Command::new(env!("CARGO"))
@@ -23,7 +23,7 @@ fn files(tree: Tree) -> Tree {
 }
 
 #[test]
-fn holds_the_template_and_builds_alone() {
+fn holds_template_and_examples_and_builds_alone() {
     let place = tempfile::tempdir().unwrap();
     let package = [
         "package",
@@ -44,14 +44,13 @@ fn holds_the_template_and_builds_alone() {
         .path()
         .join(format!("kiln-{}", env!("CARGO_PKG_VERSION")));
 
-    assert!(
-        !fs::symlink_metadata(root.join("template"))
-            .unwrap()
-            .is_symlink()
-    );
-    let packed = files(read_tree(&root.join("template")).unwrap());
-    let source = files(read_tree(&template_folder()).unwrap());
-    assert!(packed == source, "{}", diff(&source, &packed));
+    for folder in ["template", "examples"] {
+        let packed = root.join(folder);
+        assert!(!fs::symlink_metadata(&packed).unwrap().is_symlink());
+        let packed = files(read_tree(&packed).unwrap());
+        let source = files(read_tree(&repository().join(folder)).unwrap());
+        assert!(packed == source, "{}", diff(&source, &packed));
+    }
 
     // The dependencies are built once for all runs; the crate itself always anew.
     let target = shared_target().join("package");
@@ -63,6 +62,6 @@ fn holds_the_template_and_builds_alone() {
         .unwrap();
     assert!(made.success());
     let copied = place.path().join("a/src/main.rs");
-    let expected = fs::read(template_folder().join("src/main.rs")).unwrap();
+    let expected = fs::read(repository().join("template/src/main.rs")).unwrap();
     assert_eq!(fs::read(copied).unwrap(), expected);
 }

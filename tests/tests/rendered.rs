@@ -15,9 +15,7 @@ const ACCURACY: f64 = 0.97;
 #[test]
 fn the_default_crate_is_clean_and_passes_its_own_tests() {
     let project = Project::default_answers();
-    project.cargo(&["fmt", "--check"]);
-    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
-    project.cargo(&["doc", "--no-deps"]);
+    project.is_clean("");
     project.cargo(&["test"]);
     let listed = project.cargo(&["test", "--test", "contract", "--", "--list"]);
     let listed: BTreeSet<&str> = listed
@@ -35,21 +33,13 @@ fn other_answers_and_features_are_clean_and_tested() {
         ("ci", "github"),
     ];
     let project = Project::with_answers(&answers);
-    project.cargo(&["fmt", "--check"]);
-    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.is_clean("");
     project.cargo(&["test", "--lib", "report"]);
     // One project at a time.
     drop(project);
     let project = Project::default_answers();
+    project.is_clean("image-folder");
     let pictures = ["--features", "image-folder"];
-    project.cargo(
-        &[
-            &["clippy", "--all-targets"],
-            &pictures[..],
-            &["--", "-D", "warnings"],
-        ]
-        .concat(),
-    );
     project.cargo(&[&["test", "--lib"], &pictures[..], &["data::image_folder"]].concat());
 }
 
@@ -60,8 +50,7 @@ fn a_crate_for_several_processes_is_clean_and_tested() {
     }
     let answers = [("strategy", "multi-worker-mirrored"), ("cluster", "slurm")];
     let project = Project::with_answers(&answers);
-    project.cargo(&["fmt", "--check"]);
-    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
+    project.is_clean("");
     project.cargo(&["test", "--lib", "distribute"]);
 }
 

@@ -10,14 +10,15 @@ use std::{
 use crate::{
     cli::{NewArgs, VcsArg},
     error::{Error, Result},
+    example::{Example, render_example},
     name::Name,
-    option::Answers,
+    option::{Answers, Values},
     project::{self, Vcs, WriteOptions, Written},
-    render::render_at,
     template::Template,
+    values,
 };
 
-use super::{prompt, values};
+use super::prompt;
 
 /// Runs `kiln new`.
 ///
@@ -30,11 +31,27 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
         .path
         .clone()
         .unwrap_or_else(|| PathBuf::from(name.package()));
-    let values = values::read(&template, args.values.as_deref(), &args.define)?;
+    let example = args.example.as_deref();
+    let example = example
+        .map(|name| Example::embedded(&template, name))
+        .transpose()?;
+    let given = values::read(&template, args.values.as_deref(), &args.define)?;
     project::check_destination(&path, args.force)?;
-    let answers = ask(&template, name, values, args.yes)?;
+    let answers = match &example {
+        Some(example) if example.is_template() => {
+            refuse_answers(example, &given, args.train)?;
+            Answers::defaults(&template, name)?
+        }
+        Some(example) => {
+            // What is said here wins over the answers of the example.
+            let mut values = example.values().clone();
+            values.extend(given);
+            ask(&template, name, values, args.yes)?
+        }
+        None => ask(&template, name, given, args.yes)?,
+    };
 
-    let rendered = render_at(&template, &answers, &path)?;
+    let rendered = render_example(&template, example.as_ref(), &answers, &path)?;
     if let Some(manifest) = rendered.get("Cargo.toml") {
         let manifest = String::from_utf8_lossy(manifest);
         answers.name().check_dependencies(&manifest)?;
@@ -51,19 +68,33 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     for warning in &written.warnings {
         eprintln!("warning: {warning}");
     }
-    print!("{}", report(&answers, &path, &written, args.train));
+    print!(
+        "{}",
+        report(&answers, example.as_ref(), &path, &written, args.train)
+    );
     if args.train {
         return train(&path);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(
-    template: &Template,
-    name: Name,
-    mut values: values::Values,
-    defaults: bool,
-) -> Result<Answers> {
+/// A template asks when it is rendered, and not when it is made.
+fn refuse_answers(example: &Example, given: &Values, train: bool) -> Result<()> {
+    let option = given
+        .keys()
+        .next()
+        .map(|option| format!("--define {option}"));
+    match option.or_else(|| train.then(|| "--train".to_owned())) {
+        None => Ok(()),
+        Some(option) => Err(Error::input(format!(
+            "the example `{}` is a template and no project, and takes no `{option}`",
+            example.name()
+        ))
+        .help("leave it out here, and give it when you make projects of that template")),
+    }
+}
+
+fn ask(template: &Template, name: Name, mut values: Values, defaults: bool) -> Result<Answers> {
     if !defaults && prompt::is_interactive() {
         prompt::fill(template, &mut values, &mut prompt::Terminal)?;
     }
@@ -71,7 +102,13 @@ fn ask(
 }
 
 /// What was written, the options, and what to run next.
-fn report(answers: &Answers, path: &Path, written: &Written, train: bool) -> String {
+fn report(
+    answers: &Answers,
+    example: Option<&Example>,
+    path: &Path,
+    written: &Written,
+    train: bool,
+) -> String {
     let mut text = String::new();
     let name = answers.name();
     if name.given() != name.package() {
@@ -104,16 +141,26 @@ fn report(answers: &Answers, path: &Path, written: &Written, train: bool) -> Str
         let _ = writeln!(text, "  replaced {}", file.display());
     }
     text.push('\n');
-    let width = answers.values().map(|(key, _)| key.len()).max();
-    for (key, value) in answers.values() {
-        let _ = writeln!(text, "  {key:width$}  {value}", width = width.unwrap_or(0));
+    if let Some(example) = example {
+        let _ = writeln!(
+            text,
+            "The example `{}`: {}\n",
+            example.name(),
+            example.description()
+        );
     }
-    text.push('\n');
-    text.push_str(&next_steps(path, train));
+    if !example.is_some_and(Example::is_template) {
+        let width = answers.values().map(|(key, _)| key.len()).max();
+        for (key, value) in answers.values() {
+            let _ = writeln!(text, "  {key:width$}  {value}", width = width.unwrap_or(0));
+        }
+        text.push('\n');
+    }
+    text.push_str(&next_steps(example, path, train));
     text
 }
 
-fn next_steps(path: &Path, train: bool) -> String {
+fn next_steps(example: Option<&Example>, path: &Path, train: bool) -> String {
     let path = path.display().to_string();
     let quoted = if path.contains(|c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '$')) {
         format!("'{}'", path.replace('\'', r"'\''"))
@@ -123,13 +170,24 @@ fn next_steps(path: &Path, train: bool) -> String {
     if train {
         return format!("Training it: cargo run --release, in {quoted}\n");
     }
-    format!(
-        "Next:\n  \
-         cd {quoted}\n  \
-         cargo run --release    # train, then test\n  \
-         cargo test             # the contract tests\n  \
-         kiln todos             # what to change for your task\n"
-    )
+    let train_step = "cargo run --release    # train, then test";
+    let steps: &[&str] = match example {
+        None => &[
+            train_step,
+            "cargo test             # the contract tests",
+            "kiln todos             # what to change for your task",
+        ],
+        Some(example) if example.is_template() => &[
+            "less README.md         # what was changed in Kiln's template, and why",
+            "cargo test             # the snapshots of what it renders",
+        ],
+        Some(_) => &[
+            "less README.md         # what was changed in the template, and why",
+            train_step,
+            "cargo test             # the contract tests, and those of the example",
+        ],
+    };
+    format!("Next:\n  cd {quoted}\n  {}\n", steps.join("\n  "))
 }
 
 /// Builds and runs the new crate; its exit status is ours.

@@ -8,7 +8,7 @@ use crate::{
     template::Template,
 };
 
-use super::values::Values;
+use crate::option::Values;
 
 /// Whoever answers the questions.
 pub(crate) trait Ask {

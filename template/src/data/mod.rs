@@ -7,6 +7,8 @@
 
 mod dataset;
 mod distributed;
+#[cfg(feature = "download")]
+pub mod download;
 mod idx;
 #[cfg(feature = "image-folder")]
 mod image_folder;

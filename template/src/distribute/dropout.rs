@@ -42,6 +42,9 @@ impl Dropout {
         }
         let scale = (1.0 / (1.0 - probability)) as f32;
         let replica = replica_context().expect("dropout draws from the stream of its replica");
+        if !replica.has_dropout() {
+            return input;
+        }
         let mask: Vec<f32> = replica.with_random(|random| {
             let mut draw = || f32::from(!random.random_bool(probability)) * scale;
             (0..input.shape().num_elements()).map(|_| draw()).collect()

@@ -66,7 +66,7 @@ pub fn compute_average_loss(
 }
 
 /// A loss that does not depend on examples, such as weight decay, divided by the losses that add up
-/// to an update: each replica adds it to that of each batch.
+/// to an update: each replica that has examples adds it to that of each batch.
 ///
 /// # Errors
 /// The thread is no replica's.

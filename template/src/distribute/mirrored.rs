@@ -48,19 +48,44 @@ mod tests {
     use burn::tensor::Tensor;
 
     use super::*;
-    use crate::distribute::{PerReplica, ReduceOp, scale_regularization_loss};
+    use crate::{
+        data::BatchInfo,
+        distribute::{ReduceOp, scale_regularization_loss},
+    };
 
     fn mirrored(replicas: usize) -> Arc<dyn Strategy> {
         Arc::new(MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap())
     }
 
+    /// What 3 replicas, some without examples, add to the loss of an update of several batches.
+    fn regularization(examples: usize, batches: usize) -> f32 {
+        let parts = mirrored(3).run_on_all(move |replica| {
+            let decay = Tensor::from_floats([6.0], replica.device());
+            replica.begin_batch(BatchInfo {
+                seed: 0,
+                epoch: 1,
+                position: 0,
+                examples,
+                examples_in_update: examples * batches,
+                batches_in_update: batches,
+                completes_update: true,
+            });
+            match replica.rank() < examples {
+                true => Ok(scale_regularization_loss(decay)?.into_scalar::<f32>()),
+                false => Ok(0.0),
+            }
+        });
+        parts.unwrap().into_iter().sum::<f32>() * batches as f32
+    }
+
     #[test]
     fn regularization_of_all_replicas_sums_to_itself() {
-        let parts = mirrored(3).run_on_all(|replica| {
-            let decay = Tensor::from_floats([6.0], replica.device());
-            Ok(scale_regularization_loss(decay)?.into_scalar::<f32>())
-        });
-        assert_eq!(parts.unwrap(), PerReplica::from_iter([2.0; 3]));
+        for examples in [1, 2, 3, 7] {
+            for batches in [1, 3] {
+                let sum = regularization(examples, batches);
+                assert!((sum - 6.0).abs() < 1e-5, "{examples} examples: {sum}");
+            }
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub use per_replica::PerReplica;
 pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, place};
 pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;
-pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, replica_context};
+pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, Role, replica_context};
 pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;
 pub use workers::{

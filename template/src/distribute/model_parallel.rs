@@ -3,7 +3,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
-use super::{Alone, Part, Pipeline, ReplicaThreads, SharedMemory, Strategy, Workers};
+use super::{Alone, Part, Pipeline, ReplicaThreads, Role, SharedMemory, Strategy, Workers};
 
 /// Replicas whose models are cut into stages, each on a device of its own; between the replicas as
 /// `MirroredStrategy`.
@@ -30,21 +30,21 @@ impl ModelParallelStrategy {
         let others = of_replicas
             .iter()
             .flat_map(|devices| &devices[..stages - 1]);
-        let threads = ReplicaThreads::start_part(
-            others.cloned().collect(),
-            Part {
-                first_rank: replicas,
-                replicas: devices.len(),
-                sharing_cores: devices.len(),
-            },
-            Arc::new(SharedMemory::new(1)),
-        )?;
+        let others: Vec<Device> = others.cloned().collect();
+        let part = Part {
+            role: Role::Stage,
+            first_rank: 0,
+            replicas: others.len(),
+            sharing_cores: devices.len(),
+        };
+        let threads = ReplicaThreads::start_part(others, part, Arc::new(SharedMemory::new(1)))?;
         let threads = Arc::new(threads);
         let pipeline = |(replica, devices): (usize, &&[Device])| {
             let first = replica * (stages - 1);
             Pipeline::new(Arc::clone(&threads), first, devices.to_vec(), micro_batches)
         };
         let part = Part {
+            role: Role::Replica,
             first_rank: 0,
             replicas,
             sharing_cores: devices.len(),

@@ -8,7 +8,8 @@ use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
 use super::{
-    CrossDeviceOps, Part, PendingSum, ReduceOp, ReplicaThreads, SharedMemory, Strategy, Workers,
+    CrossDeviceOps, Part, PendingSum, ReduceOp, ReplicaThreads, Role, SharedMemory, Strategy,
+    Workers,
 };
 
 /// Replicas in several processes, on one machine or many, that hold equal weights and sum their
@@ -36,6 +37,7 @@ impl MultiWorkerMirroredStrategy {
         settings.push(("--replicas", devices.len().to_string()));
         ensure_equal(&*workers, &settings)?;
         let part = Part {
+            role: Role::Replica,
             first_rank: workers.index() * devices.len(),
             replicas: workers.count() * devices.len(),
             // Processes that are not bound to cores of their own share those of the host.

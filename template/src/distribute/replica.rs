@@ -37,6 +37,7 @@ pub trait ReplicaState: Clone + Send + 'static {
 ///
 /// Source: `tf.distribute.ReplicaContext`.
 pub struct ReplicaContext {
+    role: Role,
     rank: usize,
     num_replicas: usize,
     device: Device,
@@ -47,6 +48,8 @@ pub struct ReplicaContext {
     pipeline: Option<Pipeline>,
     /// The parts that this replica's share of the batch is cut into.
     parts: Cell<usize>,
+    /// Whether dropout drops anything while training.
+    dropout: Cell<bool>,
 }
 
 thread_local! {
@@ -121,16 +124,35 @@ impl ReplicaContext {
         self.pipeline.as_ref()
     }
 
-    /// The losses that add up to that of an update: one a replica, batch and part of a batch.
+    /// The losses that add up to that of an update: one a replica with examples, batch and part of a
+    /// batch. Batches that make an update together and have less examples than replicas weigh alike.
     pub fn losses_in_update(&self) -> usize {
-        let batches = self.batch().map_or(1, |batch| batch.batches_in_update);
-        self.num_replicas_in_sync() * batches * self.parts.get()
+        let replicas = self.num_replicas_in_sync();
+        let Some(batch) = self.batch() else {
+            return replicas;
+        };
+        replicas.min(batch.examples.max(1)) * batch.batches_in_update * self.parts.get()
     }
 
     /// Gives `draw` this replica's stream of random numbers, which depends on the seed, the epoch,
     /// the batch and the rank, and on what was drawn since the batch began.
     pub fn with_random<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
         draw(&mut self.random.borrow_mut())
+    }
+
+    fn describe(&self) -> String {
+        self.role.describe(self.rank, self.num_replicas)
+    }
+
+    /// Switches dropout on, as it is at first, or off. Replicas drop different values, so without it
+    /// alone are the results of several those of one, up to rounding.
+    pub fn set_dropout(&self, on: bool) {
+        self.dropout.set(on);
+    }
+
+    /// Whether dropout is switched on.
+    pub fn has_dropout(&self) -> bool {
+        self.dropout.get()
     }
 
     pub(crate) fn begin_batch(&self, batch: BatchInfo) {
@@ -183,9 +205,30 @@ impl ReplicaContext {
 
 type Job = Box<dyn FnOnce(&ReplicaContext) + Send>;
 
+/// What a thread does for a strategy, which messages call it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Replica,
+    /// All stages of a replica but its last one, which is on the replica's own thread.
+    Stage,
+    ParameterServer,
+}
+
+impl Role {
+    fn describe(self, rank: usize, count: usize) -> String {
+        match self {
+            Role::Replica => format!("replica {rank} of {count}"),
+            Role::Stage => format!("thread {rank} of the {count} for stages"),
+            Role::ParameterServer => "the parameter server".to_owned(),
+        }
+    }
+}
+
 /// Which of all replicas run in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
+    /// What each is, for messages.
+    pub role: Role,
     /// The rank of the first one.
     pub first_rank: usize,
     /// Those of all processes.
@@ -208,6 +251,7 @@ impl ReplicaThreads {
     /// A thread cannot be started.
     pub fn start(devices: Vec<Device>, ops: Arc<dyn CrossDeviceOps>) -> Result<Self> {
         let part = Part {
+            role: Role::Replica,
             first_rank: 0,
             replicas: devices.len(),
             sharing_cores: devices.len(),
@@ -257,6 +301,7 @@ impl ReplicaThreads {
         for (rank, (device, pipeline)) in (part.first_rank..).zip(places) {
             let ops = Arc::clone(&ops);
             let context = move || ReplicaContext {
+                role: part.role,
                 rank,
                 num_replicas: part.replicas,
                 device: device.autodiff(),
@@ -266,6 +311,7 @@ impl ReplicaThreads {
                 parameter_server: RefCell::default(),
                 pipeline,
                 parts: Cell::new(1),
+                dropout: Cell::new(true),
             };
             jobs.push(start_thread(rank, cores, context)?);
         }
@@ -437,16 +483,9 @@ fn guarded<O>(context: &ReplicaContext, step: impl FnOnce() -> Result<O>) -> Res
         .inspect_err(|error| {
             context
                 .ops
-                .abort(&format!("replica {} failed: {error:#}", context.rank));
+                .abort(&format!("{} failed: {error:#}", context.describe()));
         })
-        .with_context(|| {
-            format!(
-                "replica {} of {} failed{}",
-                context.rank,
-                context.num_replicas,
-                place(&context.device)
-            )
-        })
+        .with_context(|| format!("{} failed{}", context.describe(), place(&context.device)))
 }
 
 /// Where a replica runs, for messages; nothing for the CPU of this machine.

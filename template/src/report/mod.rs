@@ -313,8 +313,11 @@ impl Report {
 
     /// Says something in a line of its own.
     pub fn say(&self, text: &str) {
-        if self.speaks {
-            println!("{text}");
+        match &self.current {
+            _ if !self.speaks => {}
+            // A line in the middle of a progress bar would leave half of it behind.
+            Some(current) => current.bar.suspend(|| println!("{text}")),
+            None => println!("{text}"),
         }
     }
 

@@ -5,9 +5,9 @@ use clap::Parser;
 use training::{
     checkpoint::{Checkpoint, Progress},
     cli::Args,
+    epochs::train,
     globals,
     report::Report,
-    train::train,
 };
 
 use crate::support::{contract, on_own_thread, set_up};

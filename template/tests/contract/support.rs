@@ -7,7 +7,7 @@ use std::{
 use anyhow::{Context, Result};
 use burn::{
     module::{Module, ModuleVisitor, Param},
-    tensor::Tensor,
+    tensor::{Tensor, kind::Basic},
 };
 use clap::Parser;
 use training::{
@@ -70,17 +70,23 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     Ok(Job { strategy, datasets })
 }
 
-/// Sets up a job of `replicas` replicas with about 12 examples in a global batch.
+/// Sets up a job of `replicas` replicas with about 12 examples in a global batch. Nothing is dropped
+/// at random, so that replicas can be compared.
 pub fn set_up_replicas(replicas: usize) -> Result<Job> {
     let (replicas, batch_size) = (replicas.to_string(), (12 / replicas).max(1).to_string());
-    set_up(&[
+    let job = set_up(&[
         "--strategy",
         "mirrored",
         "--replicas",
         &replicas,
         "--batch-size",
         &batch_size,
-    ])
+    ])?;
+    job.strategy.run_on_all(|replica| {
+        replica.set_dropout(false);
+        Ok(())
+    })?;
+    Ok(job)
 }
 
 impl Job {
@@ -160,7 +166,7 @@ fn flatten(model: &impl Module) -> Vec<f32> {
 }
 
 /// The values of a tensor, one after the other.
-pub fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
+pub fn values<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Vec<f32> {
     tensor.clone().into_data().iter::<f32>().collect()
 }
 

@@ -35,19 +35,35 @@ fn trained(
     })
 }
 
-fn ensure_same_training(replicas: usize, examples: usize, global_batch_size: usize) -> Result<()> {
-    let (losses, weights) = trained(1, examples, global_batch_size)?;
-    let (several_losses, several_weights) = trained(replicas, examples, global_batch_size)?;
-    let (losses, weights) = (
-        difference(&losses, &several_losses),
-        difference(&weights, &several_weights),
-    );
+/// Makes sure that two trainings give the same losses and weights, but for rounding. Near the kink of
+/// a ReLU or a maximum, rounding chooses between two gradients, so one weight in a hundred may differ
+/// by more than that.
+fn ensure_same(
+    what: &str,
+    (losses, weights): &(Vec<f32>, Vec<f32>),
+    (other_losses, other_weights): &(Vec<f32>, Vec<f32>),
+) -> Result<()> {
+    let losses = difference(losses, other_losses);
+    let largest = difference(weights, other_weights);
+    let pairs = weights.iter().zip(other_weights);
+    let differing = pairs.filter(|(one, other)| (*one - *other).abs() >= 1e-5);
+    let differing = differing.count() as f64 / weights.len() as f64;
     ensure!(
-        losses < 1e-5 && weights < 1e-5,
-        "{replicas} replicas train to other losses (by {losses}) and weights (by {weights}) than \
-         one, with {examples} examples in global batches of {global_batch_size}"
+        losses < 1e-5 && differing <= 0.01 && largest < 1e-3,
+        "{what} to other losses (by {losses}) and weights ({:.1}% of them, by up to {largest})",
+        100.0 * differing
     );
     Ok(())
+}
+
+fn ensure_same_training(replicas: usize, examples: usize, global_batch_size: usize) -> Result<()> {
+    let one = trained(1, examples, global_batch_size)?;
+    let several = trained(replicas, examples, global_batch_size)?;
+    let what = format!(
+        "with {examples} examples in global batches of {global_batch_size}, {replicas} replicas \
+         train, against one,"
+    );
+    ensure_same(&what, &one, &several)
 }
 
 #[test]
@@ -127,18 +143,10 @@ fn kept_gradients(job: &Job) -> Result<Vec<Vec<f32>>> {
 #[test]
 fn accumulated_batches_train_as_one_large_batch() {
     contract("train.step", || {
-        let (losses, weights) = trained_in_updates(18, 1)?;
-        let (accumulated_losses, accumulated_weights) = trained_in_updates(6, 3)?;
-        let (losses, weights) = (
-            difference(&losses, &accumulated_losses),
-            difference(&weights, &accumulated_weights),
-        );
-        ensure!(
-            losses < 1e-5 && weights < 1e-5,
-            "three batches of 6 that are accumulated train to other losses (by {losses}) and \
-             weights (by {weights}) than one of 18"
-        );
-        Ok(())
+        let large = trained_in_updates(18, 1)?;
+        let accumulated = trained_in_updates(6, 3)?;
+        let what = "three batches of 6 that are accumulated train, against one of 18,";
+        ensure_same(what, &large, &accumulated)
     });
 }
 

@@ -518,7 +518,7 @@ mod tests {
         step: fn(Shard<Example>) -> Result<O>,
     ) -> Result<(Arc<dyn Strategy>, Vec<O>)> {
         let words = ["test", "--strategy", "parameter-server", "--replicas", "2"];
-        let options = ["--max-staleness", max_staleness];
+        let options = ["--accumulate", "1", "--max-staleness", max_staleness];
         let args = Args::parse_from(words.into_iter().chain(options));
         let strategy = create_strategy(&args)?;
         globals::register_strategy(&strategy, args.batch_size)?;

@@ -12,7 +12,9 @@ use super::{
     tickets::Tickets,
 };
 use crate::{
-    distribute::{FlatGradients, Part, ReplicaState, ReplicaThreads, SharedMemory, parameters},
+    distribute::{
+        FlatGradients, Part, ReplicaState, ReplicaThreads, Role, SharedMemory, parameters,
+    },
     globals::{self, TrainingState},
 };
 
@@ -70,6 +72,7 @@ impl Server {
         update: Update,
     ) -> Result<Self> {
         let part = Part {
+            role: Role::ParameterServer,
             first_rank: 0,
             replicas: 1,
             sharing_cores,
@@ -169,13 +172,7 @@ impl Server {
             let server = Arc::clone(self);
             move |result: Result<()>| {
                 if let Err(error) = result {
-                    // Without the outermost, which takes the thread for a replica's.
-                    let reasons: Vec<String> =
-                        error.chain().skip(1).map(ToString::to_string).collect();
-                    server.fail(&format!(
-                        "the parameter server failed: {}",
-                        reasons.join(": ")
-                    ));
+                    server.fail(&format!("{error:#}"));
                 }
             }
         };

@@ -23,6 +23,13 @@ impl<const D: usize> From<Tensor<D>> for Activation {
     }
 }
 
+/// Whole numbers, such as tokens, go as floats, which hold them exactly up to 2^24.
+impl<const D: usize> From<Tensor<D, Int>> for Activation {
+    fn from(tensor: Tensor<D, Int>) -> Self {
+        tensor.float().into()
+    }
+}
+
 impl Activation {
     /// The tensor.
     ///

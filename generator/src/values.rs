@@ -2,18 +2,14 @@
 
 use std::{fs, path::Path};
 
-use indexmap::IndexMap;
 use toml::de::{DeTable, DeValue};
 
 use crate::{
     document::{Document, Place},
     error::{Error, Kind, Result, suggest},
-    option::{OptionKind, TemplateOption, Value, unknown_option},
+    option::{OptionKind, TemplateOption, Value, Values, unknown_option},
     template::Template,
 };
-
-/// Values by option.
-pub(crate) type Values = IndexMap<String, Value>;
 
 /// Reads the values file, if any, and then the definitions, which win.
 pub(crate) fn read(template: &Template, file: Option<&Path>, defines: &[String]) -> Result<Values> {
@@ -67,7 +63,12 @@ pub(crate) fn parse_file(template: &Template, name: &str, text: &str) -> Result<
     read_table(template, &document, document.table("values", values)?)
 }
 
-fn read_table(template: &Template, document: &Document<'_>, table: &DeTable<'_>) -> Result<Values> {
+/// Reads a table of options.
+pub(crate) fn read_table(
+    template: &Template,
+    document: &Document<'_>,
+    table: &DeTable<'_>,
+) -> Result<Values> {
     let mut values = Values::new();
     for (key, place) in table {
         let name = key.get_ref().as_ref();

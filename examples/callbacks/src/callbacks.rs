@@ -1,0 +1,63 @@
+//! Where the training loop meets the callbacks of `src/train_callbacks.rs`.
+
+use std::cell::RefCell;
+
+use anyhow::Result;
+use burn::tensor::Tensor;
+
+use crate::{
+    cli::Args,
+    dataset::Batch,
+    digits::CALLBACKS,
+    distribute::{Callbacks, Losses},
+    report::Report,
+    train_callbacks::TrainCallbacks,
+};
+
+thread_local! {
+    static LAST_LOSSES: RefCell<Losses> = RefCell::default();
+}
+
+/// Keeps the losses of an update, over all replicas, for what is called after it.
+pub fn remember_losses(losses: Losses) {
+    LAST_LOSSES.set(losses);
+}
+
+/// The losses of the last update; on the thread of `main` only.
+pub fn last_losses() -> Losses {
+    LAST_LOSSES.with_borrow(Losses::clone)
+}
+
+/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
+    schedule(&CALLBACKS)
+}
+
+/// What `task` wants to be called after steps.
+pub fn schedule(task: &impl TrainCallbacks) -> Callbacks<Report> {
+    let mut callbacks = Callbacks::new();
+    for (steps, callback) in task.every_steps() {
+        callbacks = callbacks.every_steps(steps, callback);
+    }
+    for (step, callback) in task.at_step() {
+        callbacks = callbacks.at_step(step, callback);
+    }
+    callbacks
+}
+
+/// Prepares a batch for the model, on the device, in training, validation and test.
+pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
+    let features = CALLBACKS.input_pre(&batch)?;
+    Ok(Batch { features, ..batch })
+}
+
+/// Prepares predictions and batch for the losses and metrics.
+pub fn prepare_loss_inputs(predictions: Tensor<2>, batch: Batch) -> Result<(Tensor<2>, Batch)> {
+    let (predictions, labels) = CALLBACKS.loss_pre(predictions, &batch)?;
+    Ok((predictions, Batch { labels, ..batch }))
+}
+
+/// Whether a parameter, such as `conv1.weight`, is updated at update number `step`, from 1.
+pub fn is_trainable(parameter: &str, step: usize) -> bool {
+    CALLBACKS.trainable_vars(parameter, step)
+}

@@ -1,0 +1,225 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::{
+    checkpoint::Which,
+    strategy::{DEFAULT_STRATEGY, StrategyKind},
+    train_callbacks::MAX_TO_KEEP,
+};
+
+/// Without a subcommand: train, then test.
+#[derive(Parser, Clone, Debug)]
+#[command(name = env!("CARGO_PKG_NAME"), version, about = env!("CARGO_PKG_DESCRIPTION"))]
+#[command(long_about = concat!(env!("CARGO_PKG_DESCRIPTION"), "\n\nWithout a subcommand: train, then test."))]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Passes over the training examples.
+    #[arg(long, global = true, default_value_t = 20, value_parser = at_least_one)]
+    pub epochs: usize,
+
+    /// Examples a replica takes at each step; the global batch is this times the replicas.
+    #[arg(long, global = true, default_value_t = 16, value_parser = at_least_one)]
+    pub batch_size: usize,
+
+    /// Step size of the optimizer.
+    #[arg(long, global = true, default_value_t = 1e-2, value_parser = positive)]
+    pub learning_rate: f64,
+
+    /// How training is spread over replicas.
+    #[arg(long, global = true, value_enum, default_value_t = DEFAULT_STRATEGY)]
+    pub strategy: StrategyKind,
+
+    /// Replicas of the model [default: 1 for one-device; for mirrored 2 on the CPU, else one a GPU].
+    #[arg(long, global = true, value_parser = at_least_one)]
+    pub replicas: Option<usize>,
+
+    /// The GPUs to use, counted from 0, such as `0,2` [default: all].
+    #[arg(long, global = true, value_name = "INDEX,...", value_delimiter = ',')]
+    pub devices: Option<Vec<usize>>,
+
+    /// Updates by which the gradients of `parameter-server` may be late [default: twice the replicas].
+    #[arg(long, global = true, value_name = "N")]
+    pub max_staleness: Option<usize>,
+
+    /// Parts of a batch that follow each other through the stages of `model-parallel`.
+    #[arg(long, global = true, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    pub micro_batches: usize,
+
+    /// HOST:PORT of the Burn servers whose devices to use; for `launch`, hosts that SSH reaches
+    /// without a password, with this program at the same place.
+    #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+
+    /// Seconds after which training ends where another process is lost; 0 waits for ever.
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub timeout: Duration,
+
+    /// Seed of the initial weights and of the order of the examples.
+    #[arg(long, global = true, default_value_t = 42)]
+    pub seed: u64,
+
+    /// Folder of the data files [default: the data that came with the project].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// Folder for logs, pictures and checkpoints.
+    #[arg(long, global = true, value_name = "DIR", default_value = "runs")]
+    pub output_dir: PathBuf,
+
+    /// Leave out the last batch of an epoch where it is not full.
+    #[arg(long, global = true, conflicts_with = "steps_per_epoch")]
+    pub drop_remainder: bool,
+
+    /// Steps an epoch, all with full batches that run on across the ends of the dataset.
+    #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
+    pub steps_per_epoch: Option<usize>,
+
+    /// Batches whose gradients add up to one update.
+    #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub accumulate: usize,
+
+    /// Batches that are read ahead on a thread of their own; 0 reads in the threads of the replicas.
+    #[arg(long, global = true, value_name = "N", default_value_t = 2)]
+    pub prefetch: usize,
+
+    /// Show where the time of training went, and write a trace of it.
+    #[arg(long, global = true)]
+    pub profile: bool,
+
+    /// Go on from the latest checkpoint in the output folder, if there is one.
+    #[arg(long, global = true)]
+    pub resume: bool,
+
+    /// Save a checkpoint after every N steps, beside those after each epoch.
+    #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
+    pub checkpoint_steps: Option<usize>,
+
+    /// How many of the last checkpoints to keep; the best one stays, too.
+    #[arg(long, global = true, value_name = "N", default_value_t = MAX_TO_KEEP, value_parser = at_least_one)]
+    pub keep: usize,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Train, and save checkpoints in the output folder.
+    Train,
+    /// Test a checkpoint.
+    #[command(visible_alias = "evaluate")]
+    Test {
+        /// `latest` or `best` of the output folder, or the folder of a checkpoint.
+        #[arg(long, value_name = "WHICH", default_value = "latest")]
+        checkpoint: Which,
+    },
+    /// Predict with a checkpoint, on one device.
+    #[command(visible_alias = "inference")]
+    Infer(Infer),
+    /// Start several processes with MPI, each a worker of `multi-worker-mirrored`.
+    Launch(Launch),
+    /// Serve the devices of this machine to programs that train with `--strategy remote`.
+    Serve(Serve),
+}
+
+/// Where `serve` listens.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Serve {
+    /// The address to listen on; 0.0.0.0:3000 for all networks of this machine. Who reaches it can
+    /// compute here, and nothing is encrypted.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3000")]
+    pub address: String,
+}
+
+/// Where `launch` starts processes, and what they do.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Launch {
+    /// Processes to start [default: one on each host, or 2 on this one].
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub workers: Option<usize>,
+
+    /// What they do, such as `-- train` [default: train, then test].
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// What `infer` predicts, and how it writes.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Infer {
+    /// Files to predict for, in the format that `src/infer.rs` reads.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// `latest` or `best` of the output folder, or the folder of a checkpoint.
+    #[arg(long, value_name = "WHICH", default_value = "latest")]
+    pub checkpoint: Which,
+
+    /// How predictions are written.
+    #[arg(long, value_enum, default_value_t = Format::Csv)]
+    pub format: Format,
+
+    /// File to write [default: the standard output].
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// How predictions are written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Comma-separated values with a header.
+    Csv,
+    /// A JSON object a line.
+    Jsonl,
+}
+
+impl Args {
+    /// What all processes of a job must be told alike.
+    pub fn settings_of_job(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("the command", format!("{:?}", self.command)),
+            ("--epochs", self.epochs.to_string()),
+            ("--batch-size", self.batch_size.to_string()),
+            ("--learning-rate", self.learning_rate.to_string()),
+            ("--seed", self.seed.to_string()),
+            ("--drop-remainder", self.drop_remainder.to_string()),
+            ("--steps-per-epoch", given(self.steps_per_epoch)),
+            ("--accumulate", self.accumulate.to_string()),
+            ("--max-staleness", given(self.max_staleness)),
+            ("--resume", self.resume.to_string()),
+            ("--checkpoint-steps", given(self.checkpoint_steps)),
+        ]
+    }
+
+    /// Whether a checkpoint is due after update number `step`.
+    pub fn saves_after(&self, step: usize) -> bool {
+        self.checkpoint_steps
+            .is_some_and(|steps| step.is_multiple_of(steps))
+    }
+}
+
+fn given(number: Option<usize>) -> String {
+    number.map_or_else(|| "none".to_owned(), |number| number.to_string())
+}
+
+fn at_least_one(text: &str) -> Result<usize> {
+    let number: usize = text.parse()?;
+    ensure!(number > 0, "must be at least 1");
+    Ok(number)
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse()?;
+    Duration::try_from_secs_f64(seconds).context("must be a number of seconds, 0 or more")
+}
+
+fn positive(text: &str) -> Result<f64> {
+    let number: f64 = text.parse()?;
+    ensure!(
+        number.is_finite() && number > 0.0,
+        "must be a number above 0"
+    );
+    Ok(number)
+}

@@ -1,0 +1,207 @@
+//! Step 5: the datasets.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
+
+use crate::{
+    cli::Args,
+    data::{BatchOptions, Collate, Dataset, DistributedDataset, Idx, Remainder, Subset, read_idx},
+    digits::CALLBACKS,
+    globals,
+    report::picture::{Channels, Picture},
+    train_callbacks::TrainCallbacks,
+};
+
+/// Kinds of images, labelled from 0.
+pub const CLASSES: usize = 10;
+
+/// One example in `VALIDATION_PART` of the training files is for validation.
+const VALIDATION_PART: usize = 10;
+
+/// The datasets, distributed over the replicas.
+pub struct Datasets {
+    pub train: DistributedDataset<Example>,
+    pub validation: DistributedDataset<Example>,
+    pub test: DistributedDataset<Example>,
+}
+
+/// Examples in any order, shared by the replicas.
+pub type Examples = Arc<dyn Dataset<Example = Example>>;
+
+/// What one example holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Example {
+    /// Grey values row by row, 0 to 255.
+    pub pixels: Vec<u8>,
+    pub height: usize,
+    pub width: usize,
+    /// Class, below [`CLASSES`].
+    pub label: u8,
+}
+
+/// The tensors of a replica's share of a batch.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// `[batch, 1, height, width]`, 0 to 1.
+    pub features: Tensor<4>,
+    /// `[batch]`
+    pub labels: Tensor<1, Int>,
+}
+
+impl Collate for Batch {
+    type Example = Example;
+
+    fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
+        let (batch, height, width) = (examples.len(), examples[0].height, examples[0].width);
+        let pixels = examples.iter().flat_map(|example| &example.pixels);
+        let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
+        let labels: Vec<i32> = examples
+            .iter()
+            .map(|example| i32::from(example.label))
+            .collect();
+        Ok(Batch {
+            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
+            labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
+        })
+    }
+}
+
+/// Creates the datasets and distributes them over the replicas of the strategy.
+///
+/// # Errors
+/// Those of [`read_examples`], and a split that has no batch.
+pub fn create_datasets(args: &Args) -> Result<Datasets> {
+    let (train_and_validation, test) = read_examples(args)?;
+    let (train, validation) = split(train_and_validation)?;
+    let train = CALLBACKS.make_batches(train, args.seed)?;
+    let strategy = globals::strategy()?;
+    let global_batch_size = globals::global_batch_size()?;
+    let remainder = match args.steps_per_epoch {
+        Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
+        None if args.drop_remainder => Remainder::Drop,
+        None => Remainder::Keep,
+    };
+    // Each example of validation and test counts once, so nothing is dropped or changed there.
+    let evaluation = BatchOptions {
+        global_batch_size,
+        seed: args.seed,
+        shuffle: false,
+        remainder: Remainder::Keep,
+        accumulate: 1,
+        prefetch: args.prefetch,
+        training: false,
+        augment: None,
+    };
+    let training = BatchOptions {
+        // Batches that were chosen for each pass stay as they are.
+        shuffle: !train.differs_by_pass(),
+        remainder,
+        accumulate: args.accumulate,
+        training: true,
+        augment: Some(Arc::new(augment)),
+        ..evaluation.clone()
+    };
+    let distribute = |name, examples, options| {
+        let dataset = strategy.distribute_dataset(examples, options);
+        dataset.with_context(|| format!("cannot batch the {name} split"))
+    };
+    Ok(Datasets {
+        train: distribute("train", train, training)?,
+        validation: distribute("validation", validation, evaluation.clone())?,
+        test: distribute("test", test, evaluation)?,
+    })
+}
+
+/// Changes a training example at random, anew in every epoch.
+pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
+    Ok(example)
+}
+
+/// An example as a picture with a caption, for the sheet of samples; `None` where there is nothing
+/// to see.
+///
+/// # Errors
+/// The picture has another size than its pixels.
+pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+    let (width, height) = (example.width, example.height);
+    let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
+    Ok(Some((picture, example.label.to_string())))
+}
+
+/// Reads the examples for training and validation, and those for the test.
+///
+/// # Errors
+/// A file is missing or damaged, or files do not fit together.
+pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
+    CALLBACKS.create_dataset(args)
+}
+
+/// Sets examples aside for validation.
+///
+/// # Errors
+/// An index is outside of the examples.
+pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
+    let mut indices: Vec<usize> = (0..examples.len()).collect();
+    indices.shuffle(&mut StdRng::seed_from_u64(0));
+    let training = indices.split_off(indices.len() / VALIDATION_PART);
+    let subset = |indices| -> Result<Examples> {
+        Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
+    };
+    Ok((subset(training)?, subset(indices)?))
+}
+
+/// Labelled images of one size.
+pub struct Images {
+    images: Idx<3>,
+    labels: Idx<1>,
+}
+
+impl Images {
+    /// Reads the IDX files of MNIST, Fashion-MNIST or the digits in `data/`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or images and labels do not fit together.
+    pub fn read(folder: &Path, prefix: &str) -> Result<Self> {
+        let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
+        let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
+        let [number, _, _] = images.dims;
+        ensure!(
+            number == labels.dims[0],
+            "{} has {number} images, but {} has {} labels",
+            images.path.display(),
+            labels.path.display(),
+            labels.dims[0]
+        );
+        if let Some(at) = labels
+            .values()
+            .iter()
+            .position(|label| usize::from(*label) >= CLASSES)
+        {
+            let (path, label) = (labels.path.display(), labels.values()[at]);
+            anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
+        }
+        Ok(Images { images, labels })
+    }
+}
+
+impl Dataset for Images {
+    type Example = Example;
+
+    fn len(&self) -> usize {
+        self.labels.dims[0]
+    }
+
+    fn get(&self, index: usize) -> Result<Example> {
+        let [_, height, width] = self.images.dims;
+        let size = height * width;
+        Ok(Example {
+            pixels: self.images.values()[index * size..(index + 1) * size].to_vec(),
+            height,
+            width,
+            label: self.labels.values()[index],
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! Step 4: the model and its optimizer.
+
+use anyhow::Result;
+use burn::{
+    module::Module,
+    nn::{
+        Gelu, Linear, LinearConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig},
+    },
+    tensor::{Device, Tensor},
+};
+
+use crate::{
+    cli::Args,
+    dataset::CLASSES,
+    digits::CALLBACKS,
+    distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    train_callbacks::TrainCallbacks,
+};
+
+/// How much the squares of the weights of a layer add to the loss.
+pub const WEIGHT_DECAY: f64 = 1e-4;
+
+/// Two convolutions, pooled to 4x4, and a linear layer.
+///
+/// All layers are smooth. A ReLU or a maximum has kinks where a difference in the last bit, as
+/// between one replica and two, can choose another gradient.
+#[derive(Module, Debug)]
+pub struct Model {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    pool: AvgPool2d,
+    resize: AdaptiveAvgPool2d,
+    output: Linear,
+    activation: Gelu,
+}
+
+impl Model {
+    pub fn new(device: &Device) -> Self {
+        let conv = |channels| {
+            Conv2dConfig::new(channels, [3, 3])
+                .with_padding(PaddingConfig2d::Same)
+                .init(device)
+        };
+        Model {
+            conv1: conv([1, 16]),
+            conv2: conv([16, 32]),
+            pool: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            resize: AdaptiveAvgPool2dConfig::new([4, 4]).init(),
+            output: LinearConfig::new(32 * 4 * 4, CLASSES).init(device),
+            activation: Gelu::new(),
+        }
+    }
+
+    /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
+    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
+        // Only under `model-parallel` are layers on several devices.
+        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 16, ..]
+        self.finish(x.to_device(&self.output.weight.device()))
+    }
+
+    /// The regularisation terms, each of shape `[1]`: `keras.regularizers.L2` of two weights.
+    pub fn losses(&self) -> Vec<Tensor<1>> {
+        let conv2 = self.conv2.weight.val().square().sum();
+        let output = self.output.weight.val().square().sum();
+        vec![conv2 * WEIGHT_DECAY, output * WEIGHT_DECAY]
+    }
+
+    /// From features `[batch, 1, height, width]` to `[batch, 16, height, width]`.
+    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
+        self.activation.forward(self.conv1.forward(features))
+    }
+
+    /// From `[batch, 16, height, width]` to logits `[batch, classes]`.
+    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 32, height, width]
+        let x = self.pool.forward(x); // [batch, 32, height / 2, width / 2]
+        let x = self.resize.forward(x); // [batch, 32, 4, 4]
+        self.output.forward(x.flatten(1, 3)) // [batch, classes]
+    }
+}
+
+/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+pub const STAGES: &[Stage<Model>] = &[
+    Stage {
+        layers: &["conv1"],
+        forward: |model, features| model.begin(features.tensor()).into(),
+    },
+    Stage {
+        layers: &["conv2", "output"],
+        forward: |model, x| model.finish(x.tensor()).into(),
+    },
+];
+
+/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
+/// fields of one `Model`, each with an optimizer here.
+#[derive(Clone)]
+pub struct Trainable {
+    pub model: Model,
+    pub optimizer: ScheduledOptimizer,
+}
+
+impl Trainable {
+    /// Takes one step down the gradients.
+    pub fn update(mut self, gradients: &FlatGradients) -> Self {
+        let gradients = gradients.of(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
+        self
+    }
+
+    /// All optimizers, by the name of their file in a checkpoint.
+    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
+    }
+}
+
+/// Creates the model and its optimizer.
+///
+/// # Errors
+/// The learning-rate schedule refuses its settings.
+pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+    device.seed(args.seed);
+    let model = CALLBACKS.create_model(device);
+    let optimizer = CALLBACKS.create_opt(args.learning_rate);
+    Ok(Trainable { model, optimizer })
+}

@@ -1,0 +1,58 @@
+//! Step 7: the test.
+
+use anyhow::Result;
+
+use crate::{
+    callbacks::{prepare_inputs, prepare_loss_inputs},
+    checkpoint::Progress,
+    data::Shard,
+    dataset::{Batch, Datasets, Example},
+    digits::CALLBACKS,
+    distribute::{Losses, PerReplica, ReduceOp},
+    globals::{self, Split},
+    loss::{compute_loss, per_example_losses},
+    metric::{merged_metrics, reset_metrics},
+    report::Report,
+    train_callbacks::TrainCallbacks,
+};
+
+/// One replica's losses for its share of a batch; nothing is learnt.
+pub fn test_step(batch: Batch) -> Result<Losses> {
+    let batch = prepare_inputs(batch)?;
+    let model = globals::inference_model()?;
+    let predictions = model.forward(batch.features.clone()); // [batch, classes]
+    let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
+    let per_example = per_example_losses(&predictions, &batch)?; // [batch]
+    globals::with_metrics(Split::Test, |metrics| {
+        metrics.update(&per_example, &predictions, &batch)
+    })??;
+    let (loss, extra_loss) = CALLBACKS.eval_pre(per_example, &model)?; // [batch], [1]
+    Ok(Losses::new().with("loss", &compute_loss(loss, extra_loss)?))
+}
+
+/// Tests one global batch on all replicas.
+pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
+    let strategy = globals::strategy()?;
+    let losses = strategy.run(inputs, |shard| match shard.load()? {
+        Some(batch) => test_step(batch),
+        None => Ok(Losses::new()),
+    })?;
+    strategy.reduce(ReduceOp::Sum, losses)
+}
+
+/// Tests the model that was trained until `trained`, or loaded; each example counts once.
+///
+/// # Errors
+/// A replica failed, or a file cannot be written.
+pub fn test(trained: Progress, datasets: &Datasets, report: &mut Report) -> Result<()> {
+    reset_metrics(Split::Test)?;
+    globals::strategy()?.run_on_all(globals::prepare_inference)?;
+    let epochs = trained.epoch - 1;
+    report.begin(Split::Test, epochs, datasets.test.batches_per_epoch());
+    let mut batches = datasets.test.epoch(1);
+    while let Some(inputs) = report.wait_for(|| batches.next()) {
+        let losses = distributed_test_step(inputs)?;
+        report.step(&losses);
+    }
+    report.end(trained.step, &merged_metrics(Split::Test)?)
+}

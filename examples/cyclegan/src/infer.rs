@@ -1,0 +1,196 @@
+//! Predictions with a checkpoint: one device, no strategy.
+
+use std::{
+    fs::{File, create_dir_all},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    callbacks::prepare_inputs,
+    checkpoint::Checkpoints,
+    cli::{Args, Format, Infer},
+    data::Collate,
+    dataset::{Batch, Example, Image, MULTIPLE, SMALLEST},
+    distribute::{mean_absolute_error, visible_devices},
+    model::Model,
+    report::picture::Picture,
+};
+
+/// Examples that go through the model at once.
+const BATCH: usize = 256;
+
+/// What is written of one image, beside its file and its place there.
+#[derive(Serialize)]
+pub struct Prediction {
+    /// How far the image is from itself after the way to the other kind and back, 0 to 2.
+    pub cycle_error: f32,
+    /// The image of the other kind.
+    #[serde(skip)]
+    pub translation: Picture,
+}
+
+/// Reads the image of a file.
+///
+/// # Errors
+/// The file is missing or damaged, or the image is smaller than the networks take.
+pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
+    let image = image::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let [height, width] = [image.height(), image.width()].map(|side| side as usize);
+    ensure!(
+        height.min(width) >= SMALLEST,
+        "{} has {width} x {height} pixels, and at least {SMALLEST} x {SMALLEST} are needed",
+        path.display()
+    );
+    let window = [height, width].map(|side| side / MULTIPLE * MULTIPLE);
+    let x = Image::new(image.into_rgb8().into_raw(), [height, width], window)?;
+    // No image of the other kind is known, and none is looked at.
+    Ok(vec![Example { y: x.clone(), x }])
+}
+
+/// Translates each image of a batch, in order.
+pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
+    let x = prepare_inputs(batch)?.features; // [batch, 3, height, width]
+    let fake_y = model.forward(x.clone()); // [batch, 3, height, width]
+    let cycle_x = model.generator_f.forward(fake_y.clone()); // [batch, 3, height, width]
+    let errors = mean_absolute_error(&cycle_x, &x)?.into_data(); // [batch]
+    let images = fake_y.iter_dim(0).zip(errors.iter::<f32>());
+    let prediction = |(image, cycle_error): (Tensor<4>, f32)| {
+        let translation = Picture::from_tensor(image.squeeze_dim(0), -1.0..1.0)?;
+        Ok(Prediction {
+            cycle_error,
+            translation,
+        })
+    };
+    images.map(prediction).collect()
+}
+
+/// Where in `folder` the translation of each of `files` goes.
+///
+/// # Errors
+/// Two files have one name, and one translation would replace the other.
+fn targets(files: &[PathBuf], folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut targets = Vec::new();
+    for path in files {
+        let name = path.with_extension("png");
+        let target = folder.join(name.file_name().unwrap_or_default());
+        ensure!(
+            !targets.contains(&target),
+            "another file is named as {}: rename one, as both translations would be {}",
+            path.display(),
+            target.display()
+        );
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// Translates all files with a checkpoint; the images go to `translations` in the output folder.
+///
+/// # Errors
+/// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
+pub fn infer(args: &Args, options: &Infer) -> Result<()> {
+    let device = visible_devices().remove(0);
+    let checkpoint = Checkpoints::new(args).find(&options.checkpoint)?;
+    let model = checkpoint.load_model(Model::new(args, &device))?.valid();
+    let mut writer = Writer::new(options)?;
+    let folder = args.output_dir.join("translations");
+    create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let targets = targets(&options.files, &folder)?;
+    for (path, target) in options.files.iter().zip(targets) {
+        let inputs = read_inputs(path)?;
+        for (number, examples) in inputs.chunks(BATCH).enumerate() {
+            let predictions = predict_examples(&model, examples, &device)
+                .with_context(|| format!("cannot predict for {}", path.display()))?;
+            for (place, prediction) in predictions.iter().enumerate() {
+                prediction.translation.save_png(&target)?;
+                writer.write(path, number * BATCH + place, prediction)?;
+            }
+        }
+    }
+    writer.finish()
+}
+
+/// Predicts for `examples`, prepared as those of training are.
+///
+/// # Errors
+/// They do not fit together, or the model does not take them.
+pub fn predict_examples(
+    model: &Model,
+    examples: &[Example],
+    device: &Device,
+) -> Result<Vec<Prediction>> {
+    predict(model, Batch::collate(examples.to_vec(), device)?)
+}
+
+/// Writes predictions to a file or the standard output.
+enum Writer {
+    Csv {
+        writer: Box<csv::Writer<Box<dyn Write>>>,
+        has_header: bool,
+    },
+    Jsonl(BufWriter<Box<dyn Write>>),
+}
+
+impl Writer {
+    fn new(options: &Infer) -> Result<Self> {
+        let output: Box<dyn Write> = match &options.output {
+            None => Box::new(io::stdout()),
+            Some(path) => {
+                let file = File::create(path);
+                Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
+            }
+        };
+        Ok(match options.format {
+            Format::Csv => Writer::Csv {
+                writer: Box::new(csv::Writer::from_writer(output)),
+                has_header: false,
+            },
+            Format::Jsonl => Writer::Jsonl(BufWriter::new(output)),
+        })
+    }
+
+    fn write(&mut self, file: &Path, index: usize, prediction: &Prediction) -> Result<()> {
+        let mut row = Map::new();
+        row.insert("file".into(), json!(file.display().to_string()));
+        row.insert("index".into(), json!(index));
+        if let Value::Object(fields) = serde_json::to_value(prediction)? {
+            row.extend(fields);
+        }
+        match self {
+            Writer::Csv { writer, has_header } => {
+                if !*has_header {
+                    writer.write_record(row.keys())?;
+                    *has_header = true;
+                }
+                writer.write_record(row.values().map(cell))?;
+            }
+            Writer::Jsonl(writer) => writeln!(writer, "{}", Value::Object(row))?,
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Writer::Csv { mut writer, .. } => writer.flush(),
+            Writer::Jsonl(mut writer) => writer.flush(),
+        }
+        .context("cannot write the predictions")
+    }
+}
+
+/// A value as CSV shows it: text without quotes, everything else as in JSON.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

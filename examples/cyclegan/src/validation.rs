@@ -1,0 +1,64 @@
+//! The validation after each epoch.
+
+use anyhow::Result;
+use indexmap::IndexMap;
+
+use crate::{
+    callbacks::{prepare_inputs, prepare_loss_inputs},
+    data::{DistributedDataset, Shard},
+    dataset::{Batch, Example},
+    distribute::{Losses, PerReplica, ReduceOp},
+    globals::{self, Split},
+    loss::cycle_losses,
+    metric::{merged_metrics, reset_metrics},
+    report::Report,
+};
+
+/// One replica's losses for its share of a batch; nothing is learnt.
+pub fn validation_step(batch: Batch) -> Result<Losses> {
+    let batch = prepare_inputs(batch)?;
+    let model = globals::inference_model()?;
+    let fake_y = model.forward(batch.features.clone()); // [batch, 3, height, width]
+    let (fake_y, batch) = prepare_loss_inputs(fake_y, batch)?;
+    let (losses, errors) = cycle_losses(&model, fake_y, &batch)?; // [batch] each
+    globals::with_metrics(Split::Validation, |metrics| {
+        metrics.update(&losses, &errors)
+    })?;
+    Ok(losses.reduce()?.named())
+}
+
+/// Validates one global batch on all replicas.
+pub fn distributed_validation_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
+    let strategy = globals::strategy()?;
+    let losses = strategy.run(inputs, |shard| match shard.load()? {
+        Some(batch) => validation_step(batch),
+        None => Ok(Losses::new()),
+    })?;
+    strategy.reduce(ReduceOp::Sum, losses)
+}
+
+/// Validates the whole split; each example counts once. Returns the metrics by name.
+///
+/// # Errors
+/// A replica failed, or a file cannot be written.
+pub fn validate(
+    epoch: usize,
+    step: usize,
+    data: &DistributedDataset<Example>,
+    report: &mut Report,
+) -> Result<IndexMap<String, f64>> {
+    reset_metrics(Split::Validation)?;
+    globals::strategy()?.run_on_all(globals::prepare_inference)?;
+    report.begin(Split::Validation, epoch, data.batches_per_epoch());
+    let mut batches = data.epoch(1);
+    while let Some(inputs) = report.wait_for(|| batches.next()) {
+        let losses = distributed_validation_step(inputs)?;
+        report.step(&losses);
+    }
+    let metrics = merged_metrics(Split::Validation)?;
+    report.end(step, &metrics)?;
+    Ok(metrics
+        .into_iter()
+        .map(|metric| (metric.name, metric.value))
+        .collect())
+}

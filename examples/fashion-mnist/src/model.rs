@@ -1,0 +1,144 @@
+//! Step 4: the model and its optimizer.
+
+use anyhow::Result;
+use burn::{
+    module::Module,
+    nn::{
+        Initializer, Linear, LinearConfig, Relu,
+        conv::{Conv2d, Conv2dConfig},
+        pool::{MaxPool2d, MaxPool2dConfig},
+    },
+    tensor::{Device, Tensor},
+};
+
+use crate::{
+    cli::Args,
+    dataset::{CLASSES, SIZE},
+    distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    keras_adam::KerasAdamConfig,
+};
+
+/// Rows and columns that two convolutions without padding, each halved, leave of an image.
+const POOLED: usize = ((SIZE - 2) / 2 - 2) / 2;
+
+/// How Keras draws kernels.
+const GLOROT_UNIFORM: Initializer = Initializer::XavierUniform { gain: 1.0 };
+
+/// Two convolutions, each with a maximum over 2x2 pixels, and two linear layers.
+///
+/// Source: `create_model` of the TensorFlow tutorial "Custom training with tf.distribute.Strategy".
+#[derive(Module, Debug)]
+pub struct Model {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    hidden: Linear,
+    output: Linear,
+    pool: MaxPool2d,
+    activation: Relu,
+}
+
+impl Model {
+    pub fn new(device: &Device) -> Self {
+        Model {
+            conv1: conv([1, 32], device),
+            conv2: conv([32, 64], device),
+            hidden: linear([64 * POOLED * POOLED, 64], device),
+            output: linear([64, CLASSES], device),
+            pool: MaxPool2dConfig::new([2, 2]).init(),
+            activation: Relu::new(),
+        }
+    }
+
+    /// From features `[batch, 1, 28, 28]` to logits `[batch, classes]`.
+    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
+        // Only under `model-parallel` are layers on several devices.
+        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 32, 13, 13]
+        self.finish(x.to_device(&self.output.weight.device()))
+    }
+
+    /// From features `[batch, 1, 28, 28]` to `[batch, 32, 13, 13]`.
+    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
+        let x = self.activation.forward(self.conv1.forward(features)); // [batch, 32, 26, 26]
+        self.pool.forward(x)
+    }
+
+    /// From `[batch, 32, 13, 13]` to logits `[batch, classes]`.
+    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 64, 11, 11]
+        let x = self.pool.forward(x).flatten(1, 3); // [batch, 1600]
+        let x = self.activation.forward(self.hidden.forward(x)); // [batch, 64]
+        self.output.forward(x) // [batch, classes]
+    }
+
+    /// The sum of the squares of the kernels that the tutorial regularises, shape `[1]`: all but
+    /// that of the last layer.
+    pub fn squared_kernels(&self) -> Tensor<1> {
+        let device = self.output.weight.device();
+        let conv1 = self.conv1.weight.val().square().sum(); // [1]
+        let conv2 = self.conv2.weight.val().square().sum(); // [1]
+        let hidden = self.hidden.weight.val().square().sum(); // [1]
+        conv1.to_device(&device) + conv2.to_device(&device) + hidden.to_device(&device)
+    }
+}
+
+/// A convolution with 3x3 kernels and no padding, as Keras starts it.
+fn conv(channels: [usize; 2], device: &Device) -> Conv2d {
+    let config = Conv2dConfig::new(channels, [3, 3]).with_initializer(GLOROT_UNIFORM);
+    Conv2d {
+        bias: Some(Initializer::Zeros.init([channels[1]], device)),
+        ..config.init(device)
+    }
+}
+
+/// A linear layer, as Keras starts it.
+fn linear([inputs, outputs]: [usize; 2], device: &Device) -> Linear {
+    let config = LinearConfig::new(inputs, outputs).with_initializer(GLOROT_UNIFORM);
+    Linear {
+        bias: Some(Initializer::Zeros.init([outputs], device)),
+        ..config.init(device)
+    }
+}
+
+/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+pub const STAGES: &[Stage<Model>] = &[
+    Stage {
+        layers: &["conv1"],
+        forward: |model, features| model.begin(features.tensor()).into(),
+    },
+    Stage {
+        layers: &["conv2", "hidden", "output"],
+        forward: |model, x| model.finish(x.tensor()).into(),
+    },
+];
+
+/// What is trained: a model with the optimizer that updates it.
+#[derive(Clone)]
+pub struct Trainable {
+    pub model: Model,
+    pub optimizer: ScheduledOptimizer,
+}
+
+impl Trainable {
+    /// Takes one step down the gradients.
+    pub fn update(mut self, gradients: &FlatGradients) -> Self {
+        let gradients = gradients.of(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
+        self
+    }
+
+    /// All optimizers, by the name of their file in a checkpoint.
+    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
+    }
+}
+
+/// Creates the model and its optimizer: Adam as in Keras, with the step size of `--learning-rate`.
+///
+/// # Errors
+/// None.
+pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+    device.seed(args.seed);
+    let model = Model::new(device);
+    let optimizer = ScheduledOptimizer::new(KerasAdamConfig::new().init(), args.learning_rate);
+    Ok(Trainable { model, optimizer })
+}

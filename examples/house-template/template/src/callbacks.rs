@@ -1,0 +1,36 @@
+//! What is done around the steps of training.
+
+use anyhow::Result;
+use burn::tensor::Tensor;
+
+use crate::{cli::Args, dataset::Batch, distribute::Callbacks, report::Report};
+
+/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
+    // TODO(callbacks.schedule): Do something after certain steps or epochs.
+    //   Now: learning rates and histograms of parameters and gradients every 50 steps, too.
+    //   Note: `.every_steps(100, |progress, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
+    //         as often as you like; `globals::strategy()?.run_on_all` reaches the replicas.
+    //   Shapes: none.
+    Callbacks::<Report>::new().every_steps(50, |progress, report| report.parameters(progress.step))
+}
+
+// TODO(callbacks.hooks): Change what goes into a step.
+//   Now: batches and predictions stay as they are, and all parameters train.
+//   Shapes: those of a batch, predictions [batch, classes].
+/// Prepares a batch for the model, on the device, in training, validation and test.
+pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
+    Ok(batch)
+}
+
+/// Prepares predictions and batch for the losses and metrics.
+pub fn prepare_loss_inputs(predictions: Tensor<2>, batch: Batch) -> Result<(Tensor<2>, Batch)> {
+    Ok((predictions, batch))
+}
+
+/// Whether a parameter, such as `conv1.weight`, is updated at update number `step`, from 1.
+///
+/// Freezing by the step alone is right after a resume, too.
+pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
+    true
+}

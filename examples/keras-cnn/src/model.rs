@@ -1,0 +1,127 @@
+//! Step 4: the model and its optimizer.
+
+use anyhow::Result;
+use burn::{
+    module::Module,
+    nn::{
+        Linear, LinearConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
+    },
+    tensor::{
+        Device, Tensor,
+        activation::{relu, softmax},
+    },
+};
+
+use crate::{
+    cli::Args,
+    dataset::CLASSES,
+    distribute::{Dropout, FlatGradients, ScheduledOptimizer, Stage},
+    keras_adam::KerasAdamConfig,
+};
+
+/// Height and width of what the last layer sees: that of a 28x28 picture after two poolings.
+const GRID: usize = 7;
+
+/// Two convolutions with pooling, dropout and a linear layer with softmax.
+///
+/// With 28x28 pictures it is the network of Keras, layer by layer. Pictures of another size are
+/// brought to the same grid after the poolings.
+#[derive(Module, Debug)]
+pub struct Model {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    pool: MaxPool2d,
+    resize: AdaptiveAvgPool2d,
+    dropout: Dropout,
+    output: Linear,
+}
+
+impl Model {
+    /// `dropout` is the share of the values before the last layer that training sets to zero.
+    pub fn new(dropout: f64, device: &Device) -> Self {
+        let conv = |channels| {
+            Conv2dConfig::new(channels, [3, 3])
+                .with_padding(PaddingConfig2d::Same)
+                .init(device)
+        };
+        Model {
+            conv1: conv([1, 64]),
+            conv2: conv([64, 128]),
+            pool: MaxPool2dConfig::new([2, 2]).init(),
+            resize: AdaptiveAvgPool2dConfig::new([GRID, GRID]).init(),
+            dropout: Dropout::new(dropout),
+            output: LinearConfig::new(128 * GRID * GRID, CLASSES).init(device),
+        }
+    }
+
+    /// From features `[batch, 1, height, width]` to probabilities `[batch, classes]`.
+    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
+        // Only under `model-parallel` are layers on several devices.
+        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 64, ..]
+        self.finish(x.to_device(&self.output.weight.device()))
+    }
+
+    /// From features `[batch, 1, height, width]` to `[batch, 64, height / 2, width / 2]`.
+    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
+        let x = relu(self.conv1.forward(features)); // [batch, 64, height, width]
+        self.pool.forward(x)
+    }
+
+    /// From `[batch, 64, height / 2, width / 2]` to probabilities `[batch, classes]`.
+    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+        let x = relu(self.conv2.forward(x)); // [batch, 128, height / 2, width / 2]
+        let x = self.pool.forward(x); // [batch, 128, height / 4, width / 4]
+        let x = self.resize.forward(x); // [batch, 128, 7, 7]
+        let x = self.dropout.forward(x.flatten::<2>(1, 3)); // [batch, 128 * 7 * 7]
+        softmax(self.output.forward(x), 1) // [batch, classes]
+    }
+}
+
+/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+pub const STAGES: &[Stage<Model>] = &[
+    Stage {
+        layers: &["conv1"],
+        forward: |model, features| model.begin(features.tensor()).into(),
+    },
+    Stage {
+        layers: &["conv2", "output"],
+        forward: |model, x| model.finish(x.tensor()).into(),
+    },
+];
+
+/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
+/// fields of one `Model`, each with an optimizer here.
+#[derive(Clone)]
+pub struct Trainable {
+    pub model: Model,
+    pub optimizer: ScheduledOptimizer,
+}
+
+impl Trainable {
+    /// Takes one step down the gradients.
+    pub fn update(mut self, gradients: &FlatGradients) -> Self {
+        let gradients = gradients.of(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
+        self
+    }
+
+    /// All optimizers, by the name of their file in a checkpoint.
+    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
+    }
+}
+
+/// Creates the model and its optimizer.
+///
+/// # Errors
+/// The learning-rate schedule refuses its settings.
+pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+    device.seed(args.seed);
+    let model = Model::new(args.dropout, device);
+    // Keras's defaults, with the step size of --learning-rate throughout.
+    let adam = KerasAdamConfig::new().init();
+    let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);
+    Ok(Trainable { model, optimizer })
+}

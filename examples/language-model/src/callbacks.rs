@@ -1,0 +1,54 @@
+//! What is done around the steps of training.
+
+use anyhow::Result;
+use burn::{module::Module, tensor::Tensor};
+
+use crate::{
+    cli::Args,
+    dataset::Batch,
+    distribute::Callbacks,
+    globals,
+    report::Report,
+    sample::{Settings, sample},
+};
+
+/// Epochs between two samples of what the model writes.
+const EPOCHS_A_SAMPLE: usize = 5;
+
+/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
+    let seed = args.seed;
+    Callbacks::new().every_epochs(EPOCHS_A_SAMPLE, move |_, report: &mut Report| {
+        let text = globals::strategy()?.run_on_first(move |replica| {
+            let device = replica.device().clone().without_autodiff();
+            let settings = Settings {
+                length: 100,
+                temperature: 0.8,
+                seed,
+            };
+            sample(&globals::model()?.valid(), b"\n", settings, &device)
+        })?;
+        report.say(&format!(
+            "sample: {}",
+            String::from_utf8_lossy(&text).escape_debug()
+        ));
+        Ok(())
+    })
+}
+
+/// Prepares a batch for the model, on the device, in training, validation and test.
+pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
+    Ok(batch)
+}
+
+/// Prepares predictions and batch for the losses and metrics.
+pub fn prepare_loss_inputs(predictions: Tensor<3>, batch: Batch) -> Result<(Tensor<3>, Batch)> {
+    Ok((predictions, batch))
+}
+
+/// Whether a parameter, such as `head.weight`, is updated at update number `step`, from 1.
+///
+/// Freezing by the step alone is right after a resume, too.
+pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
+    true
+}

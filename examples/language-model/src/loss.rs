@@ -1,0 +1,57 @@
+//! Step 2: the losses.
+
+use anyhow::Result;
+use burn::tensor::{Int, Tensor, activation::log_softmax};
+
+use crate::{
+    dataset::Batch,
+    distribute::{Reduction, compute_average_loss, replica_context},
+    globals,
+};
+
+/// The loss objects of a replica, reached with `globals::loss_objects()`.
+#[derive(Clone, Debug)]
+pub struct LossObjects {
+    pub cross_entropy: SparseCategoricalCrossentropy,
+}
+
+/// Creates the loss objects.
+pub fn create_loss_objects() -> LossObjects {
+    LossObjects {
+        cross_entropy: SparseCategoricalCrossentropy {
+            reduction: Reduction::None,
+        },
+    }
+}
+
+/// The loss of each example, shape `[batch]`: the mean over its bytes, in nats.
+pub fn per_example_losses(predictions: &Tensor<3>, batch: &Batch) -> Result<Tensor<1>> {
+    let loss_objects = globals::loss_objects()?;
+    Ok(loss_objects
+        .cross_entropy
+        .forward(predictions.clone(), batch.labels.clone()))
+}
+
+/// The replica's part of the loss of the global batch, shape `[1]`, to be summed over replicas.
+pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
+    let denominator = replica_context()?.examples_in_update();
+    compute_average_loss(per_example_losses, None, denominator)
+}
+
+/// Cross-entropy between the next bytes and the logits for them.
+///
+/// Source: `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+#[derive(Clone, Debug)]
+pub struct SparseCategoricalCrossentropy {
+    pub reduction: Reduction,
+}
+
+impl SparseCategoricalCrossentropy {
+    /// From logits `[batch, time, 256]` and labels `[batch, time]` to losses `[batch]`.
+    pub fn forward(&self, logits: Tensor<3>, labels: Tensor<2, Int>) -> Tensor<1> {
+        let log_probabilities = log_softmax(logits, 2); // [batch, time, 256]
+        let of_label = log_probabilities.gather(2, labels.unsqueeze_dim(2)); // [batch, time, 1]
+        // The mean over the bytes of an example, and no mean over examples: `Reduction`.
+        self.reduction.apply(of_label.neg())
+    }
+}

@@ -1,0 +1,75 @@
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use training::{
+    checkpoint::Checkpoints,
+    cli::{Args, Command},
+    dataset::create_datasets,
+    distribute::{launch, serve},
+    epochs::train,
+    globals,
+    infer::infer,
+    loss::create_loss_objects,
+    metric::create_metrics,
+    model::create_model_and_optimizer,
+    report::Report,
+    sample::write_sample,
+    strategy::create_strategy,
+    test::test,
+};
+
+// Training allocates large tensors at every step, and the system's allocator returns them to the
+// system each time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let Err(error) = run(&Args::parse()) else {
+        return ExitCode::SUCCESS;
+    };
+    if let Some(message) = globals::fail(&error) {
+        eprintln!("error: {message}");
+    }
+    ExitCode::FAILURE
+}
+
+fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Some(Command::Infer(options)) => return infer(args, options),
+        Some(Command::Sample(options)) => return write_sample(args, options),
+        Some(Command::Launch(options)) => return launch(options, &args.hosts),
+        Some(Command::Serve(options)) => return serve(options, args.devices.as_deref()),
+        _ => {}
+    }
+    // 1. Strategy: the replicas, and the global batch size that follows from their number.
+    let strategy = create_strategy(args)?;
+    globals::register_strategy(&strategy, args.batch_size)?;
+    // 2. Loss objects, one set a replica.
+    strategy.scope(|_| Ok(create_loss_objects()))?;
+    // 3. Metrics, one set a replica, merged when they are read.
+    strategy.scope(|_| Ok(create_metrics()))?;
+    // 4. Model and optimizer: made once, then mirrored, so all replicas start from equal weights.
+    let settings = args.clone();
+    strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
+    // 5. Datasets, batched by the global batch size and split over the replicas.
+    let datasets = create_datasets(args)?;
+    let mut report = Report::new(args)?;
+    let model = strategy.run_on_first(|_| globals::model())?;
+    report.say(&model.compute().describe());
+    // 6. Train, with a validation and a checkpoint after each epoch; or load a checkpoint.
+    let trained = match &args.command {
+        Some(Command::Test { checkpoint }) => {
+            let checkpoint = Checkpoints::new(args).find_for_all(checkpoint)?;
+            checkpoint.restore_model()?;
+            Some(checkpoint.manifest.progress)
+        }
+        _ => train(args, &datasets, &mut report)?,
+    };
+    // 7. Test, unless only training was asked for, or a signal stopped it.
+    match (trained, &args.command) {
+        (None, _) | (_, Some(Command::Train)) => {}
+        (Some(trained), _) => test(trained, &datasets, &mut report)?,
+    }
+    strategy.workers().leave()
+}

@@ -1,0 +1,172 @@
+//! Step 3: the metrics.
+
+use anyhow::Result;
+use burn::tensor::{Int, Tensor};
+
+use crate::{
+    checkpoint::{Best, Goal},
+    dataset::Batch,
+    distribute::{
+        Mean, MergedMetric, Metric, Reduction, merge_metric_states, metric_results, metric_states,
+    },
+    globals::{self, Split},
+};
+
+/// The metrics of a replica: separate ones for each split.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub train: SplitMetrics,
+    pub validation: SplitMetrics,
+    pub test: SplitMetrics,
+}
+
+impl Metrics {
+    pub fn split_mut(&mut self, split: Split) -> &mut SplitMetrics {
+        match split {
+            Split::Train => &mut self.train,
+            Split::Validation => &mut self.validation,
+            Split::Test => &mut self.test,
+        }
+    }
+}
+
+/// Creates the metrics.
+pub fn create_metrics() -> Metrics {
+    Metrics {
+        train: SplitMetrics::new(),
+        validation: SplitMetrics::new(),
+        test: SplitMetrics::new(),
+    }
+}
+
+/// The metrics of one split.
+#[derive(Clone, Debug)]
+pub struct SplitMetrics {
+    pub loss: Mean,
+    pub perplexity: Perplexity,
+    pub accuracy: Mean,
+}
+
+impl SplitMetrics {
+    fn new() -> Self {
+        SplitMetrics {
+            loss: Mean::new("loss"),
+            perplexity: Perplexity::new(),
+            accuracy: Mean::new("accuracy"),
+        }
+    }
+
+    /// Counts the examples of a batch.
+    ///
+    /// # Errors
+    /// Predictions and labels do not fit together.
+    pub fn update(
+        &mut self,
+        losses: &Tensor<1>,
+        predictions: &Tensor<3>,
+        batch: &Batch,
+    ) -> Result<()> {
+        let correct = next_byte_accuracy(predictions, &batch.labels); // [batch]
+        self.loss.update(losses);
+        self.perplexity.update(losses);
+        self.accuracy.update(&correct);
+        Ok(())
+    }
+
+    /// All metrics of the split, in the order of reports; the loss is the first.
+    pub fn all(&mut self) -> Vec<&mut dyn Metric> {
+        vec![&mut self.loss, &mut self.perplexity, &mut self.accuracy]
+    }
+}
+
+/// By which metric of the validation a checkpoint is the best.
+pub const BEST: Best = Best {
+    metric: "loss",
+    goal: Goal::Lowest,
+};
+
+/// The share of the bytes of each example whose logit is the largest.
+///
+/// Shapes: logits `[batch, time, 256]`, labels `[batch, time]` in; `[batch]` out.
+pub fn next_byte_accuracy(logits: &Tensor<3>, labels: &Tensor<2, Int>) -> Tensor<1> {
+    let predicted = logits.clone().argmax(2).squeeze_dim(2); // [batch, time]
+    let correct = predicted.equal(labels.clone()).float();
+    Reduction::None.apply(correct)
+}
+
+/// The exponential of the mean loss: among how many bytes, all as probable, the model wavers.
+///
+/// It is taken of the merged total: a mean of the perplexities of batches or replicas would be
+/// larger, as the exponential is convex.
+#[derive(Clone, Debug)]
+pub struct Perplexity {
+    loss: Mean,
+}
+
+impl Perplexity {
+    pub fn new() -> Self {
+        Perplexity {
+            loss: Mean::new("perplexity"),
+        }
+    }
+
+    /// Counts the losses `[batch]` of a replica's batch, each example once.
+    pub fn update(&mut self, losses: &Tensor<1>) {
+        self.loss.update(losses);
+    }
+}
+
+impl Default for Perplexity {
+    fn default() -> Self {
+        Perplexity::new()
+    }
+}
+
+impl Metric for Perplexity {
+    fn name(&self) -> &'static str {
+        self.loss.name()
+    }
+
+    fn count(&self) -> usize {
+        self.loss.count()
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.loss.state()
+    }
+
+    fn add_state(&mut self, state: &[f64]) -> Result<()> {
+        self.loss.add_state(state)
+    }
+
+    fn results(&self) -> Vec<(String, f64)> {
+        vec![(self.name().to_owned(), self.loss.result().exp())]
+    }
+
+    fn reset(&mut self) {
+        self.loss.reset();
+    }
+}
+
+/// Forgets what all replicas counted for `split`.
+pub fn reset_metrics(split: Split) -> Result<()> {
+    globals::strategy()?.run_on_all(move |_| {
+        globals::with_metrics(split, |metrics| {
+            metrics.all().into_iter().for_each(Metric::reset)
+        })
+    })?;
+    Ok(())
+}
+
+/// The metrics of `split` over all replicas.
+pub fn merged_metrics(split: Split) -> Result<Vec<MergedMetric>> {
+    let strategy = globals::strategy()?;
+    let per_replica = strategy.run_on_all(move |_| {
+        globals::with_metrics(split, |metrics| metric_states(&metrics.all()))
+    })?;
+    let states = strategy.gather_metric_states(per_replica)?;
+    let mut merged = SplitMetrics::new();
+    let mut metrics = merged.all();
+    merge_metric_states(&mut metrics, &states)?;
+    Ok(metric_results(&metrics))
+}

@@ -1,0 +1,302 @@
+//! Step 4: the model and its optimizer.
+
+use anyhow::{Error, Result};
+use burn::{
+    module::{Module, ParamGroup},
+    nn::{
+        Embedding, EmbeddingConfig, Gelu, Initializer, LayerNorm, LayerNormConfig, Linear,
+        LinearConfig,
+    },
+    optim::{
+        AdamWConfig, ModuleOptimizer,
+        lr_scheduler::{
+            LrSchedulerConfig, cosine::CosineAnnealingLrSchedulerConfig,
+            linear::LinearLrSchedulerConfig, module_lr_scheduler::ModuleLrScheduler,
+            sequential::SequentialLrSchedulerConfig,
+        },
+    },
+    tensor::{Bool, Device, FloatDType, Int, Tensor, activation::softmax},
+};
+
+use crate::{
+    cli::Args,
+    compute::Compute,
+    dataset::{VOCABULARY, count_updates},
+    distribute::{FlatGradients, ScheduledOptimizer, Stage},
+};
+
+/// Values that stand for a byte.
+pub const WIDTH: usize = 64;
+
+/// Heads of an attention; they divide [`WIDTH`].
+pub const HEADS: usize = 4;
+
+/// Blocks of a model; half of them are in the first stage.
+pub const BLOCKS: usize = 2;
+
+/// Standard deviation of the initial weights.
+const DEVIATION: f64 = 0.02;
+
+/// A decoder-only transformer: each position predicts the next byte from the bytes up to it.
+///
+/// Source: A. Radford and others, Language models are unsupervised multitask learners, 2019, without
+/// dropout, without biases in linear layers, and with an output layer of its own.
+#[derive(Module, Debug)]
+pub struct Model {
+    tokens: Embedding,
+    positions: Embedding,
+    lower: Vec<Block>,
+    upper: Vec<Block>,
+    norm: LayerNorm,
+    head: Linear,
+    #[module(skip)]
+    compute: Compute,
+}
+
+impl Model {
+    /// # Errors
+    /// The device does not compute in the precision that is asked for.
+    pub fn new(args: &Args, device: &Device) -> Result<Self> {
+        let embedding = |rows| {
+            EmbeddingConfig::new(rows, WIDTH)
+                .with_initializer(normal(DEVIATION))
+                .init(device)
+        };
+        let blocks = |count| (0..count).map(|_| Block::new(device)).collect();
+        Ok(Model {
+            tokens: embedding(VOCABULARY),
+            positions: embedding(args.context),
+            lower: blocks(BLOCKS / 2),
+            upper: blocks(BLOCKS - BLOCKS / 2),
+            norm: LayerNormConfig::new(WIDTH).init(device),
+            head: linear(WIDTH, VOCABULARY, DEVIATION, device),
+            compute: Compute::new(args, device)?,
+        })
+    }
+
+    /// The bytes that the model sees at once.
+    pub fn context(&self) -> usize {
+        self.positions.weight.dims()[0]
+    }
+
+    /// How the model computes.
+    pub fn compute(&self) -> &Compute {
+        &self.compute
+    }
+
+    /// From bytes `[batch, time]` to logits of the next ones `[batch, time, 256]`.
+    ///
+    /// # Panics
+    /// There are more bytes than the context has.
+    pub fn forward(&self, features: Tensor<2, Int>) -> Tensor<3> {
+        // Only under `model-parallel` are layers on several devices.
+        let x = self.begin(features.to_device(&self.tokens.weight.device()));
+        self.finish(x.to_device(&self.head.weight.device()))
+    }
+
+    /// From bytes `[batch, time]` to `[batch, time, WIDTH]`.
+    fn begin(&self, features: Tensor<2, Int>) -> Tensor<3> {
+        let compute = &self.compute;
+        // Nothing is differentiated by a byte.
+        let features = features.without_autodiff();
+        let time = features.dims()[1] as i64;
+        let places = Tensor::<1, Int>::arange(0..time, &features.device()).unsqueeze(); // [1, time]
+        let tokens = compute.layer(&self.tokens).forward(features); // [batch, time, WIDTH]
+        let positions = compute.layer(&self.positions).forward(places); // [1, time, WIDTH]
+        compute.leave(through(&self.lower, tokens + positions, compute))
+    }
+
+    /// From `[batch, time, WIDTH]` to logits `[batch, time, 256]`.
+    fn finish(&self, x: Tensor<3>) -> Tensor<3> {
+        let compute = &self.compute;
+        let x = through(&self.upper, compute.enter(x), compute);
+        let x = compute.layer(&self.norm).forward(x); // [batch, time, WIDTH]
+        compute.leave(compute.linear(&self.head, x))
+    }
+}
+
+fn through(blocks: &[Block], x: Tensor<3>, compute: &Compute) -> Tensor<3> {
+    blocks.iter().fold(x, |x, block| block.forward(x, compute))
+}
+
+/// Attention and a two-layer network, each added to what it gets the norm of.
+#[derive(Module, Debug)]
+struct Block {
+    attention_norm: LayerNorm,
+    attention: Attention,
+    hidden_norm: LayerNorm,
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Block {
+    fn new(device: &Device) -> Self {
+        let norm = || LayerNormConfig::new(WIDTH).init(device);
+        Block {
+            attention_norm: norm(),
+            attention: Attention::new(device),
+            hidden_norm: norm(),
+            hidden: linear(WIDTH, 4 * WIDTH, DEVIATION, device),
+            output: linear(4 * WIDTH, WIDTH, residual_deviation(), device),
+        }
+    }
+
+    /// From `[batch, time, WIDTH]` to the same shape.
+    fn forward(&self, x: Tensor<3>, compute: &Compute) -> Tensor<3> {
+        let normed = compute.layer(&self.attention_norm).forward(x.clone());
+        let x = x + self.attention.forward(normed, compute);
+        let normed = compute.layer(&self.hidden_norm).forward(x.clone());
+        let hidden = Gelu::new().forward(compute.linear(&self.hidden, normed)); // [.., 4 * WIDTH]
+        x + compute.linear(&self.output, hidden).cast(FloatDType::F32)
+    }
+}
+
+/// Attention of each position to itself and those before it.
+#[derive(Module, Debug)]
+struct Attention {
+    /// Queries, keys and values.
+    input: Linear,
+    output: Linear,
+}
+
+impl Attention {
+    fn new(device: &Device) -> Self {
+        Attention {
+            input: linear(WIDTH, 3 * WIDTH, DEVIATION, device),
+            output: linear(WIDTH, WIDTH, residual_deviation(), device),
+        }
+    }
+
+    /// From `[batch, time, WIDTH]` to the same shape.
+    fn forward(&self, x: Tensor<3>, compute: &Compute) -> Tensor<3> {
+        let [batch, time, _] = x.dims();
+        let size = WIDTH / HEADS;
+        let all = compute.linear(&self.input, x); // [batch, time, 3 * WIDTH]
+        let part = |number| {
+            let part = all.clone().narrow(2, number * WIDTH, WIDTH); // [batch, time, WIDTH]
+            part.reshape([batch, time, HEADS, size]).swap_dims(1, 2) // [batch, HEADS, time, size]
+        };
+        let (queries, keys, values) = (part(0), part(1), part(2));
+        let scores = compute.product(queries, keys.swap_dims(2, 3)); // [batch, HEADS, time, time]
+        // The softmax adds up many numbers.
+        let scores = scores.cast(FloatDType::F32) / (size as f64).sqrt();
+        let shares = softmax(
+            scores.mask_fill(later(time, &all.device()), f32::NEG_INFINITY),
+            3,
+        );
+        let mixed = compute.product(shares, values); // [batch, HEADS, time, size]
+        let mixed = mixed.swap_dims(1, 2).reshape([batch, time, WIDTH]);
+        compute.linear(&self.output, mixed).cast(FloatDType::F32)
+    }
+}
+
+/// True where a row's position would look at a later one, `[1, 1, time, time]`.
+fn later(time: usize, device: &Device) -> Tensor<4, Bool> {
+    let device = device.clone().without_autodiff();
+    // In Burn, this is false in and below the diagonal.
+    Tensor::<2, Bool>::tril_mask([time, time], 0, &device).unsqueeze()
+}
+
+fn linear(inputs: usize, outputs: usize, deviation: f64, device: &Device) -> Linear {
+    LinearConfig::new(inputs, outputs)
+        .with_bias(false)
+        .with_initializer(normal(deviation))
+        .init(device)
+}
+
+fn normal(deviation: f64) -> Initializer {
+    Initializer::Normal {
+        mean: 0.0,
+        std: deviation,
+    }
+}
+
+/// That of the layers whose outputs are added up: two a block.
+fn residual_deviation() -> f64 {
+    DEVIATION / (2.0 * BLOCKS as f64).sqrt()
+}
+
+/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+pub const STAGES: &[Stage<Model>] = &[
+    Stage {
+        layers: &["tokens", "positions", "lower"],
+        forward: |model, bytes| model.begin(bytes.tensor::<2>().int()).into(),
+    },
+    Stage {
+        layers: &["upper", "norm", "head"],
+        forward: |model, x| model.finish(x.tensor()).into(),
+    },
+];
+
+/// What is trained: a model with the optimizer that updates it.
+#[derive(Clone)]
+pub struct Trainable {
+    pub model: Model,
+    pub optimizer: ScheduledOptimizer,
+}
+
+impl Trainable {
+    /// Takes one step down the gradients.
+    pub fn update(mut self, gradients: &FlatGradients) -> Self {
+        let gradients = gradients.of(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
+        self
+    }
+
+    /// All optimizers, by the name of their file in a checkpoint.
+    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
+    }
+}
+
+/// Creates the model and its optimizer.
+///
+/// # Errors
+/// The text cannot be read, the device does not compute in the precision that is asked for, or the
+/// learning-rate schedule refuses its settings.
+pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+    device.seed(args.seed);
+    let model = Model::new(args, device)?;
+    let schedule = create_schedule(args, count_updates(args)?)?;
+    let optimizer = ScheduledOptimizer::new(create_optimizer(), schedule);
+    Ok(Trainable { model, optimizer })
+}
+
+/// AdamW that shrinks matrices, and leaves the gains and biases of norms alone.
+///
+/// Source: I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019.
+pub fn create_optimizer() -> ModuleOptimizer {
+    let adam = AdamWConfig::new()
+        .with_beta_1(0.9)
+        .with_beta_2(0.95)
+        .with_epsilon(1e-8);
+    let norms = adam.clone().with_weight_decay(0.0).build();
+    adam.with_weight_decay(0.1)
+        .init()
+        .with_group(ParamGroup::from_predicate("norm"), norms, None)
+}
+
+/// Warm-up to --learning-rate, a cosine down to a tenth of it until the last of `updates`, and that
+/// tenth for whatever comes after: Burn's cosine would rise again.
+///
+/// # Errors
+/// The schedule refuses its settings.
+pub fn create_schedule(args: &Args, updates: usize) -> Result<ModuleLrScheduler> {
+    let (highest, lowest) = (args.learning_rate, args.learning_rate / 10.0);
+    // Of a short training, at most half; one update alone would begin with the highest rate anyway.
+    let warm_up = Some(args.warm_up.min(updates / 2)).filter(|warm_up| *warm_up > 1);
+    let mut phases = Vec::<LrSchedulerConfig>::new();
+    let mut ends = Vec::new();
+    if let Some(warm_up) = warm_up {
+        let first = highest / warm_up as f64;
+        phases.push(LinearLrSchedulerConfig::new(first, highest, warm_up - 1).into());
+        ends.push(warm_up);
+    }
+    let left = (updates - warm_up.unwrap_or(0)).max(1);
+    let cosine = CosineAnnealingLrSchedulerConfig::new(highest, left).with_min_lr(lowest);
+    phases.push(cosine.into());
+    ends.push(updates.max(1));
+    phases.push(LrSchedulerConfig::Constant(lowest));
+    let schedule = SequentialLrSchedulerConfig::new(phases, ends);
+    schedule.init().map_err(Error::msg)
+}

@@ -1,0 +1,118 @@
+//! Each worked example compiles without warnings, passes its contract tests and its own, and trains
+//! on one replica and on several.
+
+use std::{fs, ops::RangeInclusive};
+
+use kiln_tests::rendered::Project;
+use serde_json::Value;
+
+/// How an example is trained, and what comes of it.
+struct Training<'a> {
+    example: &'a str,
+    /// The options of each run.
+    runs: &'a [&'a [&'a str]],
+    /// A metric of the test, where it must be, and by how much runs may differ in it.
+    metric: &'a str,
+    range: RangeInclusive<f64>,
+    spread: f64,
+}
+
+impl Training<'_> {
+    fn check(&self) {
+        let project = Project::example(self.example);
+        project.is_clean("");
+        project.cargo(&["test", "--test", "*"]);
+        let values: Vec<f64> = self
+            .runs
+            .iter()
+            .map(|run| self.run(&project, run))
+            .collect();
+        println!("{}: {} {values:?}", self.example, self.metric);
+        assert!(
+            values.iter().all(|value| self.range.contains(value)),
+            "{values:?}"
+        );
+        let largest = values.iter().copied().fold(f64::MIN, f64::max);
+        let smallest = values.iter().copied().fold(f64::MAX, f64::min);
+        assert!(largest - smallest <= self.spread, "{values:?}");
+    }
+
+    /// Trains and gives the metric of the test.
+    fn run(&self, project: &Project, options: &[&str]) -> f64 {
+        let run = ["run", "--", "--output-dir", "runs"];
+        project.cargo(&[&run, options].concat());
+        let log = fs::read_to_string(project.path().join("runs/metrics.jsonl")).unwrap();
+        let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        assert_eq!(test["split"], "test", "{log}");
+        test[self.metric].as_f64().unwrap()
+    }
+}
+
+#[test]
+fn fashion_mnist() {
+    Training {
+        example: "fashion-mnist",
+        runs: &[
+            &["--epochs", "6", "--replicas", "1", "--batch-size", "32"],
+            &["--epochs", "6", "--replicas", "2", "--batch-size", "16"],
+        ],
+        metric: "accuracy",
+        range: 0.93..=1.0,
+        spread: 0.01,
+    }
+    .check();
+}
+
+/// The machinery that only this example switches on.
+#[test]
+fn files_are_downloaded() {
+    let project = Project::example("fashion-mnist");
+    project.cargo(&["test", "--lib", "download"]);
+}
+
+#[test]
+fn keras_cnn() {
+    Training {
+        example: "keras-cnn",
+        runs: &[
+            &["--epochs", "6", "--replicas", "1"],
+            &["--epochs", "6", "--replicas", "3"],
+        ],
+        metric: "accuracy",
+        range: 0.94..=1.0,
+        spread: 0.04,
+    }
+    .check();
+}
+
+#[test]
+fn callbacks() {
+    Training {
+        example: "callbacks",
+        runs: &[
+            &["--epochs", "6", "--replicas", "1"],
+            &["--epochs", "6", "--replicas", "3"],
+        ],
+        metric: "accuracy",
+        range: 0.94..=1.0,
+        spread: 0.04,
+    }
+    .check();
+}
+
+/// A table of how often each byte comes reaches 26.9, and one of pairs of bytes 11.0.
+#[test]
+fn language_model() {
+    let accumulated = ["--replicas", "2", "--batch-size", "4", "--accumulate", "2"];
+    Training {
+        example: "language-model",
+        runs: &[
+            &["--epochs", "3", "--replicas", "1"],
+            &[&["--epochs", "3"], &accumulated[..]].concat(),
+        ],
+        metric: "perplexity",
+        range: 8.0..=10.5,
+        spread: 0.01,
+    }
+    .check();
+}
