@@ -128,6 +128,19 @@ impl Project {
     /// # Panics
     /// It does not build.
     pub fn build_with_examples(&self, features: &str) -> PathBuf {
+        self.build_all("release", features)
+    }
+
+    /// As [`build_with_examples`](Self::build_with_examples) with the profile `dev`, which takes half
+    /// the time where features have Burn built anew.
+    ///
+    /// # Panics
+    /// It does not build.
+    pub fn build_dev_with_examples(&self, features: &str) -> PathBuf {
+        self.build_all("dev", features)
+    }
+
+    fn build_all(&self, profile: &str, features: &str) -> PathBuf {
         let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
         fs::create_dir_all(&examples).expect("a folder");
         fs::create_dir_all(&programs).expect("a folder");
@@ -140,13 +153,15 @@ impl Project {
         }
         self.cargo(&[
             "build",
-            "--release",
+            "--profile",
+            profile,
             "--features",
             features,
             "--bins",
             "--examples",
         ]);
-        let built = shared_target().join("release");
+        let folder = if profile == "dev" { "debug" } else { profile };
+        let built = shared_target().join(folder);
         fs::copy(built.join(NAME), programs.join("program")).expect("a program");
         for name in names {
             fs::copy(built.join("examples").join(&name), programs.join(name)).expect("an example");
@@ -225,7 +240,8 @@ impl Project {
 fn share_builds(project: &Path) {
     let manifest = project.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).expect("a manifest");
-    let with = "[dependencies]\nbytes = \"1\"\nfastrand = \"2\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
+    let with =
+        "[dependencies]\nbytes = \"1\"\nfastrand = \"2\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
     assert!(text.contains("[dependencies]\n"), "no dependencies");
     fs::write(&manifest, text.replacen("[dependencies]\n", with, 1)).expect("a manifest");
 }

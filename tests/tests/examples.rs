@@ -116,3 +116,19 @@ fn language_model() {
     }
     .check();
 }
+
+/// The mean absolute error of images that were translated and back again; 0.59 after one update.
+#[test]
+fn cyclegan() {
+    Training {
+        example: "cyclegan",
+        runs: &[
+            &["--epochs", "2", "--replicas", "1", "--batch-size", "12"],
+            &["--epochs", "2", "--replicas", "3", "--batch-size", "4"],
+        ],
+        metric: "error/MAE(X, F(G(X)))",
+        range: 0.05..=0.35,
+        spread: 0.06,
+    }
+    .check();
+}

@@ -102,8 +102,8 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
     (
         "callbacks.schedule",
         "callbacks.rs",
-        "Callbacks::new()",
-        "Callbacks::new().at_step(100, |_, _| anyhow::bail!(\"no such layer\"))",
+        "Callbacks::<Report>::new()",
+        "Callbacks::<Report>::new().at_step(100, |_, _| anyhow::bail!(\"no such layer\"))",
     ),
     (
         "callbacks.hooks",

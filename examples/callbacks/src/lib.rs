@@ -16,6 +16,7 @@ pub mod distribute;
 pub mod epochs;
 pub mod globals;
 pub mod infer;
+pub mod keras_adam;
 pub mod loss;
 pub mod metric;
 pub mod model;
