@@ -95,10 +95,10 @@ impl Project {
         self.folder.path().join(NAME)
     }
 
-    /// Checks that the project is formatted, and that it and its documentation have no warnings.
+    /// Checks that the project is formatted and has no warnings.
     ///
     /// # Panics
-    /// They have.
+    /// It is not, or has.
     pub fn is_clean(&self, features: &str) {
         self.cargo(&["fmt", "--check"]);
         self.check(
@@ -106,7 +106,6 @@ impl Project {
             features,
             &["--", "-D", "warnings"],
         );
-        self.check(&["doc", "--no-deps"], features, &[]);
     }
 
     /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`], whatever the features of
@@ -128,19 +127,6 @@ impl Project {
     /// # Panics
     /// It does not build.
     pub fn build_with_examples(&self, features: &str) -> PathBuf {
-        self.build_all("release", features)
-    }
-
-    /// As [`build_with_examples`](Self::build_with_examples) with the profile `dev`, which takes half
-    /// the time where features have Burn built anew.
-    ///
-    /// # Panics
-    /// It does not build.
-    pub fn build_dev_with_examples(&self, features: &str) -> PathBuf {
-        self.build_all("dev", features)
-    }
-
-    fn build_all(&self, profile: &str, features: &str) -> PathBuf {
         let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
         fs::create_dir_all(&examples).expect("a folder");
         fs::create_dir_all(&programs).expect("a folder");
@@ -153,15 +139,13 @@ impl Project {
         }
         self.cargo(&[
             "build",
-            "--profile",
-            profile,
+            "--release",
             "--features",
             features,
             "--bins",
             "--examples",
         ]);
-        let folder = if profile == "dev" { "debug" } else { profile };
-        let built = shared_target().join(folder);
+        let built = shared_target().join("release");
         fs::copy(built.join(NAME), programs.join("program")).expect("a program");
         for name in names {
             fs::copy(built.join("examples").join(&name), programs.join(name)).expect("an example");

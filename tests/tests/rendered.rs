@@ -16,6 +16,7 @@ const ACCURACY: f64 = 0.97;
 fn the_default_crate_is_clean_and_passes_its_own_tests() {
     let project = Project::default_answers();
     project.is_clean("");
+    project.check(&["doc", "--no-deps"], "", &[]);
     project.cargo(&["test"]);
     let listed = project.cargo(&["test", "--test", "contract", "--", "--list"]);
     let listed: BTreeSet<&str> = listed
