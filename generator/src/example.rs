@@ -23,6 +23,8 @@ include!(concat!(env!("OUT_DIR"), "/examples.rs"));
 /// What answers the template's questions and says what else differs.
 const ANSWERS_FILE: &str = "answers.toml";
 const MANIFEST: &str = "Cargo.toml";
+/// What a manifest of an example is called: cargo packs no folder that has a `Cargo.toml`.
+const PACKED_MANIFEST: &str = "Cargo.toml.in";
 const KEYS: &[&str] = &["cargo", "done", "is_template", "values", "without"];
 /// Where an example that is a template has the files of Kiln's.
 const TEMPLATE_FOLDER: &str = "template";
@@ -67,7 +69,10 @@ impl Example {
             match path.split_once('/') {
                 Some((folder, ANSWERS_FILE)) if folder == name => answers = Some(*contents),
                 Some((folder, path)) if folder == name => files.push(RenderedFile {
-                    path: PathBuf::from(path),
+                    path: PathBuf::from(match path {
+                        PACKED_MANIFEST => MANIFEST,
+                        path => path,
+                    }),
                     contents: Cow::Borrowed(*contents),
                     executable: *executable,
                 }),
