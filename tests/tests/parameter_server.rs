@@ -130,7 +130,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
     job.ends_after(
         "runs/killed",
         |workers| signal("-KILL", workers[2]),
-        &["error: worker 0 of 3", "worker 2 of 3 (host ", ") died "],
+        &["error: worker 0 of 3", "worker 2 of 3 (host ", ") died at"],
     );
     job.ends_after(
         "runs/stopped",
@@ -140,7 +140,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
     job.ends_after(
         "runs/server",
         |workers| signal("-KILL", workers[0]),
-        &["error: worker 1 of 3", "worker 0 of 3 (host ", ") died "],
+        &["error: worker 1 of 3", "worker 0 of 3 (host ", ") died at"],
     );
 }
 
