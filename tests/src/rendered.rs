@@ -20,6 +20,9 @@ use crate::{NAME, combinations, repository, shared_target, write};
 /// The kinds of hardware beside the CPU that a project can be built for.
 pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 
+/// Features of Burn that one of the release builds needs, and all have: Burn is then built once.
+const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
+
 /// Two cargos at once would only wait for each other's build folder.
 static CARGO: Mutex<()> = Mutex::new(());
 
@@ -170,7 +173,8 @@ impl Project {
         let text = text(&output);
         assert!(
             output.status.success(),
-            "cargo {arguments:?} failed:\n{text}"
+            "cargo {arguments:?} failed:\n{}",
+            without_progress(&text)
         );
         assert!(
             !text.contains("warning:"),
@@ -211,7 +215,11 @@ impl Project {
     }
 
     fn try_cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-        command("cargo", arguments, &self.path())
+        let mut arguments = arguments.to_vec();
+        if arguments.contains(&"--release") {
+            arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
+        }
+        command("cargo", &arguments, &self.path())
             .env("CARGO_TARGET_DIR", shared_target())
             .envs(variables.iter().copied())
             .output()
@@ -270,6 +278,19 @@ pub fn text(output: &Output) -> String {
         String::from_utf8_lossy(out),
         String::from_utf8_lossy(err)
     )
+}
+
+/// What cargo printed without the lines that say what it compiles: a message is then near its start.
+fn without_progress(text: &str) -> String {
+    let progress = ["Compiling", "Checking", "Downloaded", "Downloading"];
+    let says_more = |line: &&str| {
+        let word = line.split_whitespace().next();
+        !progress.iter().any(|&each| Some(each) == word)
+    };
+    text.lines()
+        .filter(says_more)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn command(program: &str, arguments: &[&str], folder: &Path) -> Command {
