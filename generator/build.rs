@@ -1,7 +1,8 @@
-//! Embeds the template and the examples: writes one `include_bytes!` a file, so that the binary alone
+//! Embeds the template, the examples, and those of earlier releases: writes one `include_bytes!` a file, so that the binary alone
 //! is enough.
 
 use std::{
+    collections::HashMap,
     env,
     fmt::Write as _,
     fs, io,
@@ -10,37 +11,110 @@ use std::{
 
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let template = root.join("template");
-    let mut files = Vec::new();
-    collect(&template, "", &mut files)?;
-    assert!(
-        files.iter().any(|(path, _)| path == "cargo-generate.toml"),
-        "{} holds no template",
-        template.display()
-    );
-
-    embed(&template, &files, "FILES", "embedded.rs")?;
-
-    let examples = root.join("examples");
-    let mut files = Vec::new();
-    collect(&examples, "", &mut files)?;
-    embed(&examples, &files, "EXAMPLES", "examples.rs")
+    let mut blobs = Blobs::default();
+    let mut tables = String::new();
+    for (folder, table) in [("template", "TEMPLATE"), ("examples", "EXAMPLES")] {
+        let folder = root.join(folder);
+        let mut files = Vec::new();
+        collect(&folder, "", &mut files)?;
+        assert!(!files.is_empty(), "{} holds no files", folder.display());
+        let files = blobs.table(files.iter().map(|(path, executable)| {
+            let source = folder.join(path);
+            (path.as_str(), source, *executable)
+        }))?;
+        writeln!(tables, "pub(crate) static {table}: Files = {files};").expect("a string");
+    }
+    let history = history(&root.join("history"), &mut blobs)?;
+    writeln!(
+        tables,
+        "pub(crate) static HISTORY: &[Release] = &[{history}];"
+    )
+    .expect("a string");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    fs::write(out.join("embedded.rs"), blobs.code + &tables)
 }
 
-/// Writes a table of files with their contents, as Rust code in the file `output`.
-fn embed(root: &Path, files: &[(String, bool)], table: &str, output: &str) -> io::Result<()> {
-    let mut code = format!("static {table}: &[(&str, &[u8], bool)] = &[\n");
-    for (path, executable) in files {
-        let source = root.join(path).display().to_string();
+/// The contents of all files, each once: most stay the same from release to release.
+#[derive(Default)]
+struct Blobs {
+    names: HashMap<Vec<u8>, String>,
+    code: String,
+}
+
+impl Blobs {
+    /// The name of the static that holds what `path` holds.
+    fn name(&mut self, path: &Path) -> io::Result<String> {
+        let contents = fs::read(path)?;
+        if let Some(name) = self.names.get(&contents) {
+            return Ok(name.clone());
+        }
+        let name = format!("BLOB_{}", self.names.len());
+        let source = path.display().to_string();
         writeln!(
-            code,
-            "    ({path:?}, include_bytes!({source:?}), {executable}),"
+            self.code,
+            "static {name}: &[u8] = include_bytes!({source:?});"
         )
-        .expect("a string takes all");
+        .expect("a string");
+        self.names.insert(contents, name.clone());
+        Ok(name)
     }
-    code.push_str("];\n");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(out.join(output), code)
+
+    /// A table of files: path, contents, and whether it can be run.
+    fn table<'p>(
+        &mut self,
+        files: impl Iterator<Item = (&'p str, PathBuf, bool)>,
+    ) -> io::Result<String> {
+        let mut code = String::from("&[");
+        for (path, source, executable) in files {
+            let blob = self.name(&source)?;
+            writeln!(code, "({path:?}, {blob}, {executable}),").expect("a string");
+        }
+        code.push(']');
+        Ok(code)
+    }
+}
+
+/// The releases in `folder`, the oldest first: `VERSION.txt` lists the files of one, a line each with
+/// hash, mode and path; `objects` has the contents by their hash.
+fn history(folder: &Path, blobs: &mut Blobs) -> io::Result<String> {
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut releases = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let version = path.file_stem().expect("a name").to_string_lossy();
+            releases.push((version.into_owned(), fs::read_to_string(&path)?));
+        }
+    }
+    releases.sort_by_key(|(version, _)| ordered(version));
+    let mut code = String::new();
+    for (version, list) in &releases {
+        let mut tables = Vec::new();
+        for part in ["template/", "examples/"] {
+            let files = list.lines().filter_map(|line| {
+                let mut words = line.splitn(3, ' ');
+                let (hash, mode) = (words.next()?, words.next()?);
+                let path = words.next()?.strip_prefix(part)?;
+                Some((path, folder.join("objects").join(hash), mode == "755"))
+            });
+            tables.push(blobs.table(files)?);
+        }
+        let (template, examples) = (&tables[0], &tables[1]);
+        write!(
+            code,
+            "Release {{ version: {version:?}, template: {template}, examples: {examples} }},"
+        )
+        .expect("a string");
+    }
+    Ok(code)
+}
+
+/// The numbers of a version, which sort as versions do.
+fn ordered(version: &str) -> Vec<u64> {
+    let numbers = version.split('.').map(|number| number.parse());
+    numbers
+        .collect::<Result<_, _>>()
+        .unwrap_or_else(|_| panic!("history/{version}.txt: a release is called x.y.z"))
 }
 
 /// Every file below `folder`, in order, but what no template holds: `.git`, build folders, and what

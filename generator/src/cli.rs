@@ -14,14 +14,14 @@ use clap::{
 use miette::{GraphicalReportHandler, GraphicalTheme};
 
 use crate::{
-    commands,
+    commands::{self, add::AddArgs, update::UpdateArgs},
     error::{Error, Result, nearest},
 };
 
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do
+  1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
@@ -46,6 +46,10 @@ enum Command {
     Options,
     /// List what is left to change in a project for your own task.
     Todos(TodosArgs),
+    /// Bring later improvements of the template into a project; your changes stay.
+    Update(UpdateArgs),
+    /// Bring into a project what was not chosen when it was made.
+    Add(AddArgs),
 }
 
 /// The arguments of `kiln new`.
@@ -146,6 +150,8 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Examples => commands::examples::run(),
         Command::Options => commands::options::run(),
         Command::Todos(args) => commands::todos::run(args),
+        Command::Update(args) => commands::update::run(args),
+        Command::Add(args) => commands::add::run(args),
     }
 }
 

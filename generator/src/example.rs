@@ -10,15 +10,16 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike};
 
 use crate::{
     document::Document,
+    embedded::{EXAMPLES, Files, TEMPLATE},
     error::{Error, Kind, Result, suggest},
+    history::example_hash,
     option::{Answers, Values},
+    record::{RECORD_FILE, example_line},
     render::{Rendered, RenderedFile, render_at},
-    template::{Template, embedded_files},
+    template::Template,
     todo::{self, SITES_FILE},
     values,
 };
-
-include!(concat!(env!("OUT_DIR"), "/examples.rs"));
 
 /// What answers the template's questions and says what else differs.
 const ANSWERS_FILE: &str = "answers.toml";
@@ -33,6 +34,8 @@ const TEMPLATE_FOLDER: &str = "template";
 #[derive(Debug)]
 pub struct Example {
     name: String,
+    /// Of its files.
+    hash: String,
     /// Whether it is a template that starts from Kiln's, and no project.
     is_template: bool,
     /// The options that it answers.
@@ -49,7 +52,11 @@ pub struct Example {
 
 /// The names of all examples.
 pub fn names() -> BTreeSet<&'static str> {
-    let folders = EXAMPLES.iter().map(|(path, ..)| path.split_once('/'));
+    names_in(EXAMPLES)
+}
+
+fn names_in(examples: Files) -> BTreeSet<&'static str> {
+    let folders = examples.iter().map(|(path, ..)| path.split_once('/'));
     folders.flatten().map(|(name, _)| name).collect()
 }
 
@@ -59,13 +66,19 @@ impl Example {
     /// # Errors
     /// There is no such example, or its `answers.toml` is wrong.
     pub fn embedded(template: &Template, name: &str) -> Result<Self> {
-        if !names().contains(name) {
+        Self::find(EXAMPLES, template, name)
+    }
+
+    /// The example called `name` among the files of all.
+    pub(crate) fn find(examples: Files, template: &Template, name: &str) -> Result<Self> {
+        let names = names_in(examples);
+        if !names.contains(name) {
             let error = Error::input(format!("there is no example `{name}`"));
-            return Err(error.help(suggest(name, names(), "the examples")));
+            return Err(error.help(suggest(name, names, "the examples")));
         }
         let mut files = Vec::new();
         let mut answers = None;
-        for (path, contents, executable) in EXAMPLES {
+        for (path, contents, executable) in examples {
             match path.split_once('/') {
                 Some((folder, ANSWERS_FILE)) if folder == name => answers = Some(*contents),
                 Some((folder, path)) if folder == name => files.push(RenderedFile {
@@ -83,7 +96,11 @@ impl Example {
         let answers = answers.ok_or_else(|| Error::template(format!("there is no `{place}`")))?;
         let text = str::from_utf8(answers)
             .map_err(|_| Error::template(format!("`{place}` is not UTF-8")))?;
-        Self::parse(template, name, &place, text, files)
+        let hash = example_hash(examples, name);
+        Ok(Self {
+            hash,
+            ..Self::parse(template, name, &place, text, files)?
+        })
     }
 
     fn parse(
@@ -122,6 +139,7 @@ impl Example {
         let cargo = editable.remove("cargo").map(Item::into_table);
         Ok(Self {
             name: name.to_owned(),
+            hash: String::new(),
             is_template: match table.get("is_template") {
                 Some(value) => document.boolean("is_template", value)?,
                 None => false,
@@ -183,6 +201,12 @@ impl Example {
             let manifest = files.get_mut(Path::new(MANIFEST));
             let manifest = manifest.ok_or_else(|| self.error("adds to no manifest".to_owned()))?;
             manifest.contents = Cow::Owned(self.extended(&manifest.contents)?.into_bytes());
+        }
+        if let Some(record) = files.get_mut(Path::new(RECORD_FILE)) {
+            let text = String::from_utf8_lossy(&record.contents);
+            let line = example_line(&self.name, &self.hash);
+            let recorded = text.replacen("\nname = ", &format!("\n{line}name = "), 1);
+            record.contents = Cow::Owned(recorded.into_bytes());
         }
         for file in &self.files {
             files.insert(file.path.clone(), file.clone());
@@ -283,11 +307,12 @@ pub fn render_example<'t>(
 
 /// Kiln's template as it is, in a folder.
 fn unrendered() -> Rendered<'static> {
-    let files = embedded_files().map(|(path, contents, executable)| RenderedFile {
+    let file = |(path, contents, executable): &(&str, &'static [u8], bool)| RenderedFile {
         path: Path::new(TEMPLATE_FOLDER).join(path),
-        contents: Cow::Borrowed(contents),
-        executable,
-    });
+        contents: Cow::Borrowed(*contents),
+        executable: *executable,
+    };
+    let files = TEMPLATE.iter().map(file);
     Rendered {
         files: files.collect(),
         folders: Vec::new(),

@@ -1,10 +1,11 @@
 //! A project on disk: written all at once or not at all, and put under version control.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     path::{Component, Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -12,10 +13,14 @@ use tempfile::TempDir;
 use crate::{
     error::{Error, Result},
     render::{Rendered, RenderedFile},
+    template::is_executable,
+    transaction::{self, Change},
 };
 
 /// What a staging folder is called before it has a unique ending.
-const STAGING: &str = ".kiln-";
+const STAGING: &str = ".kiln-new-";
+/// The file in a staging folder that is locked while somebody works there.
+const LOCK: &str = "lock";
 
 /// The version control of a new project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +67,9 @@ pub fn write(
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
+    if destination.is_dir() {
+        transaction::recover(destination)?;
+    }
     check_destination(destination, options.force)?;
     if destination.exists() {
         write_into(rendered, destination, options)
@@ -122,10 +130,9 @@ fn write_new(
         _ => Path::new("."),
     };
     let parents = MadeFolders::make(parent)?;
-    let staging = staging(parent)?;
-    let project = staging.path().join("project");
-    make_folder(&project)?;
-    fill(&project, destination, rendered, &rendered.files)?;
+    let place = staging(parent)?;
+    let project = &place.project;
+    fill(project, destination, rendered)?;
     let mut written = Written {
         created: rendered
             .files
@@ -135,45 +142,63 @@ fn write_new(
         ..Written::default()
     };
     if options.vcs == Vcs::Git && !in_repository(parent)? {
-        make_repository(&project, options.require_vcs, &mut written)?;
+        make_repository(project, options.require_vcs, &mut written)?;
     }
-    fs::rename(&project, destination).map_err(|cause| Error::io("make", destination, cause))?;
+    fs::rename(project, destination).map_err(|cause| not_made(destination, cause))?;
     parents.keep();
     Ok(written)
 }
 
-/// Writes to a folder that exists: first all into a hidden folder in it, then each to its place.
+/// Writes to a folder that exists: all files or none.
 fn write_into(
     rendered: &Rendered<'_>,
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
-    let (changes, mut written) = compare(rendered, destination)?;
-    let staging = staging(destination)?;
-    let fresh = staging.path().join("new");
-    let old = staging.path().join("old");
-    make_folder(&fresh)?;
-    fill(&fresh, destination, rendered, changes.iter().copied())?;
+    let (files, mut written) = compare(rendered, destination)?;
+    let mut changes: Vec<Change> = files.into_iter().map(change).collect();
+    let mut folders = rendered.folders.clone();
     if options.vcs == Vcs::Git && !in_repository(destination)? {
-        make_repository(&fresh, options.require_vcs, &mut written)?;
+        let place = staging(destination)?;
+        make_repository(&place.project, options.require_vcs, &mut written)?;
+        read_folder(&place.project, Path::new(""), &mut changes, &mut folders)?;
     }
-    let mut moves = Moves::default();
-    for folder in &rendered.folders {
-        moves.make(destination.join(folder))?;
-    }
-    for file in &changes {
-        let target = destination.join(&file.path);
-        if written.replaced.contains(&file.path) {
-            moves.make(old.clone())?;
-            moves.rename(target.clone(), old.join(moves.count().to_string()))?;
-        }
-        moves.rename(fresh.join(&file.path), target)?;
-    }
-    if written.repository {
-        moves.rename(fresh.join(".git"), destination.join(".git"))?;
-    }
-    moves.keep();
+    transaction::apply(destination, &changes, &folders)?;
     Ok(written)
+}
+
+fn change(file: &RenderedFile<'_>) -> Change {
+    Change {
+        path: file.path.clone(),
+        contents: Some((file.contents.to_vec(), file.executable)),
+    }
+}
+
+/// Lists the files and folders below `root`.
+fn read_folder(
+    root: &Path,
+    folder: &Path,
+    files: &mut Vec<Change>,
+    folders: &mut Vec<PathBuf>,
+) -> Result<()> {
+    let place = root.join(folder);
+    let failed = |cause| Error::io("read the folder", &place, cause);
+    for entry in fs::read_dir(&place).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type().map_err(failed)?.is_dir() {
+            read_folder(root, &path, files, folders)?;
+            folders.push(path);
+        } else {
+            let contents = fs::read(entry.path()).map_err(failed)?;
+            let executable = is_executable(&entry.metadata().map_err(failed)?);
+            files.push(Change {
+                path,
+                contents: Some((contents, executable)),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The files to write, and what will have become of each; nothing may be in the way.
@@ -205,7 +230,7 @@ fn compare<'r, 't>(
 }
 
 /// Whether `path` exists below `root`, as what it should be and without a symbolic link on the way.
-fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> {
+pub(crate) fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> {
     let mut way = root.to_path_buf();
     let parts = path.components().count();
     for (at, part) in path.components().enumerate() {
@@ -231,28 +256,71 @@ fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> {
     Ok(true)
 }
 
-fn staging(parent: &Path) -> Result<TempDir> {
-    tempfile::Builder::new()
+/// Another process may have made the folder since it was looked at.
+fn not_made(destination: &Path, cause: io::Error) -> Error {
+    match check_destination(destination, false) {
+        Err(error) => error,
+        Ok(()) => Error::io("make", destination, cause),
+    }
+}
+
+/// A hidden folder, removed at the end, with an empty one in it for a project.
+struct Staging {
+    project: PathBuf,
+    /// Says that somebody is at work here, and ends with the process.
+    _lock: File,
+    _folder: TempDir,
+}
+
+fn staging(parent: &Path) -> Result<Staging> {
+    remove_abandoned(parent);
+    let failed = |cause| Error::io("write to the folder", parent, cause);
+    let folder = tempfile::Builder::new()
         .prefix(STAGING)
         .tempdir_in(parent)
-        .map_err(|cause| Error::io("write to the folder", parent, cause))
+        .map_err(failed)?;
+    let lock = File::create_new(folder.path().join(LOCK)).map_err(failed)?;
+    // Where files cannot be locked, what a killed process leaves stays.
+    let _ = lock.try_lock();
+    let project = folder.path().join("project");
+    make_folder(&project)?;
+    Ok(Staging {
+        project,
+        _lock: lock,
+        _folder: folder,
+    })
+}
+
+/// Removes what killed processes left of their work. Of one that is younger than a minute the lock may
+/// not be held yet.
+fn remove_abandoned(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(STAGING);
+        if ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| is_abandoned(&lock)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(lock: &File) -> bool {
+    let age = lock.metadata().and_then(|metadata| metadata.modified());
+    let age = age.ok().and_then(|time| time.elapsed().ok());
+    age.is_some_and(|age| age > Duration::from_secs(60)) && lock.try_lock().is_ok()
 }
 
 fn make_folder(path: &Path) -> Result<()> {
     fs::create_dir(path).map_err(|cause| Error::io("make the folder", path, cause))
 }
 
-/// Writes files, and all folders, below `root`; errors show them where they were to end.
-fn fill<'r, 't: 'r>(
-    root: &Path,
-    destination: &Path,
-    rendered: &Rendered<'_>,
-    files: impl IntoIterator<Item = &'r RenderedFile<'t>>,
-) -> Result<()> {
+/// Writes all files and folders below `root`; errors show them where they were to end.
+fn fill(root: &Path, destination: &Path, rendered: &Rendered<'_>) -> Result<()> {
     for folder in &rendered.folders {
         make_folder(&root.join(folder))?;
     }
-    for file in files {
+    for file in &rendered.files {
         assert!(
             file.path
                 .components()
@@ -344,51 +412,6 @@ impl Drop for MadeFolders {
         for folder in self.0.iter().rev() {
             // One that is no longer empty is somebody's by now.
             let _ = fs::remove_dir(folder);
-        }
-    }
-}
-
-/// Renamings and new folders, undone unless they are kept.
-#[derive(Default)]
-struct Moves(Vec<Move>);
-
-enum Move {
-    Made(PathBuf),
-    Renamed { from: PathBuf, to: PathBuf },
-}
-
-impl Moves {
-    fn make(&mut self, folder: PathBuf) -> Result<()> {
-        if !folder.exists() {
-            make_folder(&folder)?;
-            self.0.push(Move::Made(folder));
-        }
-        Ok(())
-    }
-
-    fn rename(&mut self, from: PathBuf, to: PathBuf) -> Result<()> {
-        fs::rename(&from, &to).map_err(|cause| Error::io("write", &to, cause))?;
-        self.0.push(Move::Renamed { from, to });
-        Ok(())
-    }
-
-    fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Moves {
-    fn drop(&mut self) {
-        for step in self.0.iter().rev() {
-            // Already failing: what can be undone is.
-            let _ = match step {
-                Move::Made(folder) => fs::remove_dir(folder),
-                Move::Renamed { from, to } => fs::rename(to, from),
-            };
         }
     }
 }

@@ -9,11 +9,10 @@ use std::{
 
 use crate::{
     config::Config,
+    embedded::{Files, TEMPLATE},
     error::{Error, Result},
     option::TemplateOption,
 };
-
-include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// The file that states what a template asks and does.
 pub const CONFIG_FILE: &str = "cargo-generate.toml";
@@ -23,13 +22,6 @@ const LIQUID: &str = ".liquid";
 const NOT_OUTPUT: [&str; 2] = [CONFIG_FILE, ".cargo-ok"];
 /// How the tag of a build folder starts.
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
-
-/// The files of the template that is part of this binary, as they are in its folder: path, bytes, and
-/// whether it can be run.
-pub(crate) fn embedded_files() -> impl Iterator<Item = (&'static str, &'static [u8], bool)> {
-    let files = FILES.iter();
-    files.map(|(path, contents, executable)| (*path, *contents, *executable))
-}
 
 /// A file of a template, its name already without `.liquid`.
 #[derive(Debug, Clone)]
@@ -58,10 +50,15 @@ impl Template {
     /// # Errors
     /// Its `cargo-generate.toml` is wrong.
     pub fn embedded() -> Result<Self> {
-        let files = embedded_files().map(|(path, contents, executable)| {
-            file("template", path, Cow::Borrowed(contents), executable)
+        Self::from_files("template", TEMPLATE)
+    }
+
+    /// The template of these files, in a folder that messages call `label`.
+    pub(crate) fn from_files(label: &str, files: Files) -> Result<Self> {
+        let files = files.iter().map(|(path, contents, executable)| {
+            file(label, path, Cow::Borrowed(*contents), *executable)
         });
-        Self::new("template", files.collect(), BTreeSet::new())
+        Self::new(label, files.collect(), BTreeSet::new())
     }
 
     /// The template in a folder. [`Template::check`] finds more that may be wrong with it.
@@ -222,13 +219,15 @@ fn is_build_folder(folder: &Path) -> bool {
     fs::read(folder.join("CACHEDIR.TAG")).is_ok_and(|tag| tag.starts_with(CACHE_TAG))
 }
 
+/// Whether a file can be run.
 #[cfg(unix)]
-fn is_executable(metadata: &fs::Metadata) -> bool {
+pub(crate) fn is_executable(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt;
     metadata.permissions().mode() & 0o111 != 0
 }
 
+/// What can be run is not marked here.
 #[cfg(not(unix))]
-fn is_executable(_: &fs::Metadata) -> bool {
+pub(crate) fn is_executable(_: &fs::Metadata) -> bool {
     false
 }

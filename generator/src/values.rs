@@ -84,7 +84,8 @@ pub(crate) fn read_table(
     Ok(values)
 }
 
-fn read_value(
+/// Reads the value of one option.
+pub(crate) fn read_value(
     document: &Document<'_>,
     option: &TemplateOption,
     place: &Place<'_>,

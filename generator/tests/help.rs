@@ -21,6 +21,8 @@ Commands:
   examples  List the worked examples that `new --example` makes
   options   List the options, their values and what each changes
   todos     List what is left to change in a project for your own task
+  update    Bring later improvements of the template into a project; your changes stay
+  add       Bring into a project what was not chosen when it was made
   help      Print this message or the help of the given subcommand(s)
 
 Options:
@@ -29,7 +31,7 @@ Options:
 
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do
+  1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
@@ -159,6 +161,8 @@ Commands:
   examples  List the worked examples that `new --example` makes
   options   List the options, their values and what each changes
   todos     List what is left to change in a project for your own task
+  update    Bring later improvements of the template into a project; your changes stay
+  add       Bring into a project what was not chosen when it was made
   help      Print this message or the help of the given subcommand(s)
 
 Options:
@@ -167,7 +171,7 @@ Options:
 
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do
+  1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong

@@ -1,0 +1,78 @@
+//! `kiln update`: brings later improvements of the template into a project.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Args;
+
+use crate::{
+    cli::Format, error::Result, history::Release, merge::Labels, option::Answers, record::Record,
+    transaction, values,
+};
+
+use super::renew::{RenewArgs, Source, renew};
+
+/// The arguments of `kiln update`.
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The project's folder.
+    #[arg(default_value = ".")]
+    pub path: PathBuf,
+    /// Set an option that the new template has and the old one had not.
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    pub define: Vec<String>,
+    /// The folder of your own template as it was when the project was made.
+    #[arg(long, value_name = "FOLDER", requires = "template")]
+    pub from: Option<PathBuf>,
+    /// The folder of your own template as it is now.
+    #[arg(long, value_name = "FOLDER", requires = "from")]
+    pub template: Option<PathBuf>,
+    #[command(flatten)]
+    pub renew: RenewArgs,
+}
+
+/// Runs `kiln update`.
+///
+/// # Errors
+/// The folder holds no project of Kiln, or one of a template that is not known; an option is wrong; or
+/// what [`renew`] refuses.
+pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
+    transaction::recover(&args.path)?;
+    let record = Record::read(&args.path)?;
+    let base = Source::of_record(&record, args.from.as_deref())?;
+    let new = match &args.template {
+        Some(folder) => Source::of_folder(folder)?,
+        None => Source::of_release(Release::current())?,
+    };
+    let was = Answers::complete(
+        &base.template,
+        record.name.clone(),
+        record.values(&base.template)?,
+    )?;
+    let (mut values, others) = record.values_that_fit(&new.template)?;
+    values.extend(values::read(&new.template, None, &args.define)?);
+    let is = Answers::complete(&new.template, record.name.clone(), values)?;
+    if args.renew.format == Format::Text {
+        println!(
+            "Updating `{}` from {} to {}",
+            record.name.package(),
+            base.label,
+            new.label
+        );
+        for option in others {
+            println!("  the option `{option}` is no more, or no longer takes its value");
+        }
+    }
+    let labels = Labels {
+        mine: "yours",
+        base: &base.label,
+        new: &new.label,
+    };
+    let example = record.example.as_ref().map(|(name, _)| name.as_str());
+    renew(
+        &args.path,
+        &base.render(example, &was, &args.path)?,
+        &new.render(example, &is, &args.path)?,
+        labels,
+        &args.renew,
+    )
+}

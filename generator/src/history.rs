@@ -1,0 +1,116 @@
+//! What each release of Kiln makes projects from: `kiln update` and `kiln add` render again what a
+//! project was made from, without a network.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    embedded::{EXAMPLES, Files, HISTORY, TEMPLATE},
+    error::Result,
+    example::Example,
+    record::RECORD_FILE,
+    template::Template,
+};
+
+/// How many hexadecimal digits identify a template.
+const DIGITS: usize = 16;
+
+/// The template of one version of Kiln, and the examples that fit it.
+#[derive(Debug, Clone, Copy)]
+pub struct Release {
+    pub(crate) version: &'static str,
+    pub(crate) template: Files,
+    pub(crate) examples: Files,
+}
+
+impl Release {
+    /// This version of Kiln.
+    pub fn current() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            template: TEMPLATE,
+            examples: EXAMPLES,
+        }
+    }
+
+    /// All earlier releases, the oldest first.
+    pub fn history() -> &'static [Self] {
+        HISTORY
+    }
+
+    /// The release whose template has this [hash](Self::hash) and whose example, if one is named, has
+    /// that hash; this version comes first.
+    pub fn find(hash: &str, example: Option<(&str, &str)>) -> Option<Self> {
+        let all = [Self::current()].into_iter();
+        let mut all = all.chain(Self::history().iter().rev().copied());
+        all.find(|release| {
+            let fits = |(name, hash): (&str, &str)| release.example_hash(name) == hash;
+            release.hash() == hash && example.is_none_or(fits)
+        })
+    }
+
+    /// Its version.
+    pub fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// Its template.
+    ///
+    /// # Errors
+    /// The template is wrong.
+    pub fn template(&self) -> Result<Template> {
+        Template::from_files("template", self.template)
+    }
+
+    /// Its example called `name`.
+    ///
+    /// # Errors
+    /// There is none, or it is wrong.
+    pub fn example(&self, template: &Template, name: &str) -> Result<Example> {
+        Example::find(self.examples, template, name)
+    }
+
+    /// The hash of its template: of the paths, bytes and modes of all files but that which states
+    /// the hash.
+    pub fn hash(&self) -> String {
+        let states_hash = |path: &str| path.strip_suffix(".liquid") == Some(RECORD_FILE);
+        hash(self.template.iter().filter(|(path, ..)| !states_hash(path)))
+    }
+
+    /// The hash of the files of an example.
+    pub(crate) fn example_hash(&self, name: &str) -> String {
+        example_hash(self.examples, name)
+    }
+
+    /// Every file, with the folder it is in: path, contents, and whether it can be run.
+    pub fn files(&self) -> impl Iterator<Item = (String, &'static [u8], bool)> {
+        let part = |folder: &'static str, files: Files| {
+            let file = move |(path, bytes, executable): &(&str, &'static [u8], bool)| {
+                (format!("{folder}/{path}"), *bytes, *executable)
+            };
+            files.iter().map(file)
+        };
+        part("template", self.template).chain(part("examples", self.examples))
+    }
+}
+
+/// The hash of the files of the example `name` among those of all examples.
+pub(crate) fn example_hash(examples: Files, name: &str) -> String {
+    let of_example = |path: &str| path.split_once('/').is_some_and(|(first, _)| first == name);
+    hash(examples.iter().filter(|(path, ..)| of_example(path)))
+}
+
+fn hash<'f>(files: impl Iterator<Item = &'f (&'static str, &'static [u8], bool)>) -> String {
+    let mut hasher = Sha256::new();
+    for (path, contents, executable) in files {
+        hasher.update(format!("{path}\0{executable}\0{}\0", contents.len()));
+        hasher.update(contents);
+    }
+    let mut text = String::new();
+    for byte in hasher.finalize() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.truncate(DIGITS);
+    text
+}
