@@ -31,7 +31,7 @@ fn house() -> TempDir {
 fn depend_on_this_kiln(house: &Path) {
     let manifest = house.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).unwrap();
-    let dependency = "kiln = \"0.1.0\"";
+    let dependency = "kiln = \"0.2.0\"";
     assert!(text.contains(dependency), "{text}");
     let path = repository().join("generator");
     let here = format!("kiln = {{ path = {:?} }}", path.display().to_string());
