@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result, nearest},
 };
 
-const EXIT_STATUS: &str = "\
+pub(crate) const EXIT_STATUS: &str = "\
 Exit status:
   0    done
   1    `todos --deny`: something is left to do
@@ -46,6 +46,12 @@ enum Command {
     Options,
     /// List what is left to change in a project for your own task.
     Todos(TodosArgs),
+    /// Tell all about a site to change, with a worked answer.
+    Explain(commands::explain::ExplainArgs),
+    /// Write a script that completes the command line in a shell.
+    Completions(commands::completions::CompletionsArgs),
+    /// Write the manual, as pages for `man`.
+    Man(commands::man::ManArgs),
 }
 
 /// The arguments of `kiln new`.
@@ -146,6 +152,9 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Examples => commands::examples::run(),
         Command::Options => commands::options::run(),
         Command::Todos(args) => commands::todos::run(args),
+        Command::Explain(args) => commands::explain::run(args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args),
     }
 }
 

@@ -113,6 +113,22 @@ impl Error {
         self
     }
 
+    /// Points at bytes of an argument of the command line that is known as `name`.
+    #[must_use]
+    pub(crate) fn in_argument(
+        self,
+        name: &str,
+        argument: &str,
+        span: Range<usize>,
+        label: &str,
+    ) -> Self {
+        // There is nothing to point at in an empty one.
+        if argument.trim().is_empty() {
+            return self;
+        }
+        self.at(name, argument, span, label)
+    }
+
     /// What sort of thing went wrong.
     pub fn kind(&self) -> Kind {
         self.0.kind
