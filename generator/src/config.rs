@@ -110,15 +110,7 @@ impl Config {
 
     /// Where `expression[at..]` stands in the file, as far as it is written without escapes.
     pub fn inside(&self, expression: &Spanned<String>, at: usize) -> Range<usize> {
-        let span = expression.span();
-        let raw = &self.text[span.clone()];
-        match raw.find(expression.get_ref().as_str()) {
-            Some(quote) if raw.is_char_boundary(quote + at) => {
-                let start = span.start + quote + at;
-                start..span.end - quote
-            }
-            _ => span,
-        }
+        inside(&self.text, expression.get_ref(), expression.span(), at)
     }
 
     /// A matcher of the files that are rendered.
@@ -166,14 +158,16 @@ impl Config {
         let escapes =
             Path::new(entry.get_ref()).is_absolute() || parts.is_empty() || parts.contains(&"..");
         if escapes {
-            return Err(self.error_at(
-                entry.span(),
-                format!(
-                    "`ignore` reaches out of the template: `{}`",
-                    entry.get_ref()
-                ),
-                "leaves the template's folder",
-            ));
+            return Err(self
+                .error_at(
+                    entry.span(),
+                    format!(
+                        "`ignore` reaches out of the template: `{}`",
+                        entry.get_ref()
+                    ),
+                    "leaves the template's folder",
+                )
+                .help("give a path below the template's folder"));
         }
         Ok(parts.join("/"))
     }
@@ -189,6 +183,7 @@ impl Config {
             format!("`{}` matches no file of the template", pattern.get_ref()),
             "matches nothing",
         )
+        .help("correct it, or take it out")
     }
 
     /// A file with a variable of the template in it must be rendered under some condition.
@@ -231,6 +226,7 @@ impl Config {
                 format!("`{}` is not a pattern: {error}", pattern.get_ref()),
                 "here",
             )
+            .help("patterns are those of `.gitignore`")
         };
         for pattern in patterns {
             builder
@@ -269,6 +265,18 @@ fn matches(patterns: &Gitignore, path: &str) -> bool {
 pub(crate) fn is_ignored(path: &str, ignored: &[String]) -> bool {
     ignored.iter().any(|one| one == path)
         || parents(path).any(|parent| ignored.iter().any(|one| one == parent))
+}
+
+/// Where `value[at..]` stands in a text that has `value` at `span`, if it is written without escapes.
+fn inside(text: &str, value: &str, span: Range<usize>, at: usize) -> Range<usize> {
+    let raw = &text[span.clone()];
+    match raw.find(value) {
+        Some(quote) if raw.is_char_boundary(quote + at) => {
+            let start = span.start + quote + at;
+            start..span.end.saturating_sub(quote).max(start)
+        }
+        _ => span,
+    }
 }
 
 struct Reader<'a> {
@@ -341,7 +349,8 @@ impl Reader<'_> {
                 let name = key.get_ref().as_ref();
                 if BUILT_IN.contains(&name) {
                     let message = format!("`{name}` is built in and cannot be an option");
-                    return Err(self.document.error_at(key.span(), message, "here"));
+                    let error = self.document.error_at(key.span(), message, "built in");
+                    return Err(error.help("give the option another name"));
                 }
                 self.option(key, self.document.table(name, value)?)
             })
@@ -366,8 +375,12 @@ impl Reader<'_> {
         };
         let prompt = text("prompt")?.ok_or_else(|| {
             let message = format!("the option `{}` has no prompt", name.get_ref().as_ref());
-            self.document.error_at(name.span(), message, "add `prompt`")
+            let error = self.document.error_at(name.span(), message, "this option");
+            error.help("add `prompt = \"what you ask\"`")
         })?;
+        if let Some(regex) = table.get("regex") {
+            self.check_regex(name.get_ref().as_ref(), regex)?;
+        }
         let kind = self.kind(name, table, text("type")?, text("regex")?)?;
         let default = table.get("default");
         let default = default
@@ -380,6 +393,27 @@ impl Reader<'_> {
             default,
             span: name.span(),
         })
+    }
+
+    /// Points at what is wrong in a regular expression.
+    fn check_regex(&self, option: &str, value: &Place<'_>) -> Result<()> {
+        let regex = self.document.string("regex", value)?;
+        let Err(error) = regex_syntax::parse(&regex) else {
+            return Ok(());
+        };
+        let (why, at) = match &error {
+            regex_syntax::Error::Parse(error) => {
+                (error.kind().to_string(), error.span().start.offset)
+            }
+            regex_syntax::Error::Translate(error) => {
+                (error.kind().to_string(), error.span().start.offset)
+            }
+            other => (other.to_string(), 0),
+        };
+        let span = inside(self.document.text(), &regex, value.span(), at);
+        let message = format!("the regex of `{option}` is wrong");
+        let error = self.document.error_at(span, message, &why);
+        Err(error.help("it is written as the crate `regex` has it: https://docs.rs/regex"))
     }
 
     fn kind(
@@ -398,11 +432,17 @@ impl Reader<'_> {
             ("bool", None) => Ok(OptionKind::Flag),
             (kind, choices) => {
                 let with = if choices.is_some() { "with" } else { "without" };
-                Err(self.document.error_at(
-                    name.span(),
-                    format!("an option cannot be of type `{kind}` {with} choices"),
-                    "this option",
-                ))
+                Err(self
+                    .document
+                    .error_at(
+                        name.span(),
+                        format!("an option cannot be of type `{kind}` {with} choices"),
+                        "this option",
+                    )
+                    .help(
+                        "there are `string`, also with choices; `text` and `editor`; `array` with \
+                     choices; and `bool`",
+                    ))
             }
         }
     }
@@ -412,7 +452,10 @@ impl Reader<'_> {
         let array = array.ok_or_else(|| self.document.wrong_type("choices", value, "an array"))?;
         if array.is_empty() {
             let message = "`choices` is empty";
-            return Err(self.document.error_at(value.span(), message, "add some"));
+            let error = self
+                .document
+                .error_at(value.span(), message, "nothing here");
+            return Err(error.help("add the values to choose from, or take `choices` out"));
         }
         array.iter().map(|one| self.choice(one)).collect()
     }
@@ -432,6 +475,7 @@ impl Reader<'_> {
         let inner = inner.ok_or_else(|| {
             self.document
                 .error_at(value.span(), "a choice has no `value`", "this choice")
+                .help("add `value = \"what the template sees\"`")
         })?;
         let value = self.document.string("value", inner)?;
         let label = table.get("label");

@@ -4,6 +4,8 @@
 //! All of it is read where it stands, so it cannot differ from what it tells about.
 
 use std::{
+    cell::OnceCell,
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Component, Path, PathBuf},
@@ -24,6 +26,8 @@ use crate::{
 
 /// Where the contract tests are, one file a module.
 const CONTRACT: &str = "tests/contract";
+/// How many lines an answer may have to be the first.
+const LONG: usize = 60;
 /// The name of the project that the template is rendered for.
 const SAMPLE: &str = "my-model";
 
@@ -76,7 +80,8 @@ pub struct Explanation {
     pub default: Option<Code>,
     /// What the project has there, where that can be found and differs from the template.
     pub current: Option<Code>,
-    /// What the examples have there that changed it, the shortest first.
+    /// What the examples have there that changed it: first that with the most new lines, as it tells
+    /// the most, but long ones last.
     pub answers: Vec<Answer>,
 }
 
@@ -125,6 +130,14 @@ pub struct Explainer<'t> {
     plain: Rendered<'t>,
     sites: Vec<Site>,
     project: Option<Project>,
+    examples: OnceCell<Vec<Filled<'t>>>,
+}
+
+/// An example, and the template with its answers before and after it is laid over it.
+struct Filled<'t> {
+    example: Example,
+    before: Rendered<'t>,
+    after: Rendered<'t>,
 }
 
 struct Project {
@@ -145,6 +158,7 @@ impl<'t> Explainer<'t> {
             plain,
             sites: todo::parse_sites(SITES_FILE, &sites)?,
             project: None,
+            examples: OnceCell::new(),
         })
     }
 
@@ -161,6 +175,7 @@ impl<'t> Explainer<'t> {
                 root: root.to_path_buf(),
                 scan: todo::scan(root)?,
             }),
+            examples: OnceCell::new(),
         })
     }
 
@@ -276,27 +291,47 @@ impl<'t> Explainer<'t> {
     fn answers(&self, place: Option<&SitePlace>) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         let Some(place) = place else {
-            return Ok(answers);
+            return Ok(Vec::new());
         };
-        for name in names() {
-            let example = Example::embedded(self.template, name)?;
-            if example.is_template() {
-                continue;
-            }
-            let plain = place.code(&rendered(self.template, Some((&example, false)))?);
-            let worked = place.code(&rendered(self.template, Some((&example, true)))?);
-            if let (Some(plain), Some(code)) = (plain, worked)
-                && !is_same(&plain.code, &code.code)
+        for filled in self.examples()? {
+            let example = &filled.example;
+            let (before, after) = (place.code(&filled.before), place.code(&filled.after));
+            if let (Some(before), Some(code)) = (before, after)
+                && !is_same(&before.code, &code.code)
             {
-                answers.push(Answer {
-                    example: name.to_owned(),
+                let new = new_lines(&before.code, &code.code);
+                let answer = Answer {
+                    example: example.name().to_owned(),
                     description: example.description(),
                     code,
+                };
+                answers.push((new, answer));
+            }
+        }
+        answers.sort_by_key(|(new, answer)| {
+            let long = answer.code.code.lines().count() > LONG;
+            (long, Reverse(*new))
+        });
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// The examples that are projects, which are rendered when the first site asks for them.
+    fn examples(&self) -> Result<&[Filled<'t>]> {
+        if let Some(examples) = self.examples.get() {
+            return Ok(examples);
+        }
+        let mut examples = Vec::new();
+        for name in names() {
+            let example = Example::embedded(self.template, name)?;
+            if !example.is_template() {
+                examples.push(Filled {
+                    before: rendered(self.template, Some((&example, false)))?,
+                    after: rendered(self.template, Some((&example, true)))?,
+                    example,
                 });
             }
         }
-        answers.sort_by_key(|answer| answer.code.code.lines().count());
-        Ok(answers)
+        Ok(self.examples.get_or_init(|| examples))
     }
 
     /// What a contract test holds, from its source: that of the project where it has one.
@@ -443,13 +478,20 @@ fn lines(text: &str, span: &std::ops::Range<usize>) -> String {
 
 /// Whether two codes differ in comments at most.
 fn is_same(one: &str, other: &str) -> bool {
-    let code = |text: &str| -> Vec<String> {
-        let lines = text.lines().map(str::trim);
-        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
-        let without_comment = |line: &str| line.split(" // ").next().unwrap_or(line).to_owned();
-        lines.map(without_comment).collect()
-    };
-    code(one) == code(other)
+    statements(one).eq(statements(other))
+}
+
+/// How many lines of `new` are not in `old`.
+fn new_lines(old: &str, new: &str) -> usize {
+    let old: BTreeSet<_> = statements(old).collect();
+    statements(new).filter(|line| !old.contains(line)).count()
+}
+
+/// The lines of a code without its comments.
+fn statements(code: &str) -> impl Iterator<Item = &str> {
+    let lines = code.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
+    lines.map(|line| line.split_once(" // ").map_or(line, |(line, _)| line))
 }
 
 /// The line of `fn name`, from 1.
@@ -463,7 +505,11 @@ fn line_of_function(text: &str, name: &str) -> usize {
 fn sentence(name: &str) -> String {
     let words = name.replace('_', " ");
     let mut rest = words.chars();
-    let first: String = rest.next().into_iter().flat_map(char::to_uppercase).collect();
+    let first: String = rest
+        .next()
+        .into_iter()
+        .flat_map(char::to_uppercase)
+        .collect();
     format!("{first}{}.", rest.as_str())
 }
 
@@ -474,10 +520,7 @@ fn text_in(rendered: &Rendered<'_>, file: &str) -> Option<String> {
 
 /// The template with its defaults, or with the answers of an example, and then with its files or
 /// without.
-fn rendered<'t>(
-    template: &'t Template,
-    example: Option<(&Example, bool)>,
-) -> Result<Rendered<'t>> {
+fn rendered<'t>(template: &'t Template, example: Option<(&Example, bool)>) -> Result<Rendered<'t>> {
     let values = example.map(|(example, _)| example.values().clone());
     let name = Name::parse(SAMPLE)?;
     let answers = Answers::complete(template, name, values.unwrap_or_default())?;
@@ -490,11 +533,6 @@ fn rendered<'t>(
 /// # Errors
 /// The template is wrong.
 pub fn site_ids(template: &Template) -> Result<Vec<(String, String)>> {
-    let summaries = Explainer::of_template(template)?.summaries();
-    let ids: BTreeSet<_> = summaries.iter().map(|site| &site.id).collect();
-    debug_assert_eq!(ids.len(), summaries.len(), "an id stands for one site");
-    Ok(summaries
-        .into_iter()
-        .map(|site| (site.id, site.what))
-        .collect())
+    let sites = Explainer::of_template(template)?.sites.into_iter();
+    Ok(sites.map(|site| (site.id, site.what)).collect())
 }

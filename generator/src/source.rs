@@ -9,8 +9,19 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// The words that an item starts with, behind its visibility.
 const KEYWORDS: &[&str] = &[
-    "fn", "struct", "enum", "union", "trait", "impl", "mod", "const", "static", "type", "use",
-    "extern", "macro_rules",
+    "fn",
+    "struct",
+    "enum",
+    "union",
+    "trait",
+    "impl",
+    "mod",
+    "const",
+    "static",
+    "type",
+    "use",
+    "extern",
+    "macro_rules",
 ];
 /// Those of items that a `;` ends, whatever braces they hold.
 const TO_SEMICOLON: &[&str] = &["const", "static", "type", "use"];
@@ -210,9 +221,7 @@ fn keyword(tokens: &[TokenTree], start: usize) -> Option<(usize, &'static str)> 
                 at += usize::from(restricted.flatten().is_some());
             }
             Some("async" | "unsafe" | "default") => at += 1,
-            Some("const")
-                if matches!(word(at + 1).as_deref(), Some("fn" | "unsafe" | "async")) =>
-            {
+            Some("const") if matches!(word(at + 1).as_deref(), Some("fn" | "unsafe" | "async")) => {
                 at += 1;
             }
             Some("extern")
@@ -234,7 +243,10 @@ fn keyword(tokens: &[TokenTree], start: usize) -> Option<(usize, &'static str)> 
 /// Behind the `;` or the body that ends an item.
 fn end_of(tokens: &[TokenTree], from: usize, to_semicolon: bool) -> usize {
     for at in from..tokens.len() {
-        let in_generics = at > 0 && ['<', ',', '='].iter().any(|c| is_punct(&tokens[at - 1], *c));
+        let in_generics = at > 0
+            && ['<', ',', '=']
+                .iter()
+                .any(|c| is_punct(&tokens[at - 1], *c));
         let body = group_of(&tokens[at], Delimiter::Brace).is_some() && !in_generics;
         if is_punct(&tokens[at], ';') || (body && !to_semicolon) {
             return at + 1;

@@ -29,7 +29,7 @@ pub struct ExplainArgs {
     /// The project's folder [default: this one, where it is a project; else the template].
     #[arg(long, value_name = "PROJECT")]
     pub path: Option<PathBuf>,
-    /// Show the answer of this example [default: the one with the shortest].
+    /// Show the answer of this example [default: the one that tells most].
     #[arg(long, value_name = "EXAMPLE", requires = "id")]
     pub example: Option<String>,
     /// How to write it.
