@@ -191,7 +191,7 @@ fn usage_error(error: &clap::Error, args: &[OsString]) -> Error {
 /// Names between backticks, as all other messages have them.
 fn quoted(text: &str) -> String {
     let quotes = text.matches('\'').count();
-    if quotes % 2 == 0 {
+    if quotes.is_multiple_of(2) {
         text.replace('\'', "`")
     } else {
         text.to_owned()
@@ -217,7 +217,9 @@ fn given(error: &clap::Error, args: &[OsString]) -> (String, Option<Range<usize>
         let arg = arg.to_string_lossy();
         line.push(' ');
         let is_wrong = wrong.filter(|wrong| arg == **wrong || arg.ends_with(&format!("={wrong}")));
-        if let (None, Some(wrong)) = (&span, is_wrong) {
+        // Of an option that is given twice, the second is too many.
+        let twice = error.kind() == ErrorKind::ArgumentConflict;
+        if let Some(wrong) = is_wrong.filter(|_| twice || span.is_none()) {
             let end = line.len() + arg.len();
             span = Some(end - wrong.len()..end);
         }

@@ -131,8 +131,13 @@ impl Error {
     /// Points at bytes of a text that is known as `name`.
     #[must_use]
     pub fn at(mut self, name: &str, text: &str, span: Range<usize>, label: &str) -> Self {
+        let mut text = text.to_owned();
+        if span.start >= text.len() {
+            // Nothing is drawn below what is not there.
+            text.push(' ');
+        }
         self.0.place = Some(Place {
-            source: NamedSource::new(name, text.to_owned()),
+            source: NamedSource::new(name, text),
             label: LabeledSpan::new_with_span(Some(label.to_owned()), span),
         });
         self

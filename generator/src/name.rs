@@ -49,7 +49,10 @@ impl Name {
                 .and_then(|()| check_reserved(name))
                 .map_err(|error| match name == given {
                     true => error,
-                    false => error.in_argument("NAME", given, 0..given.len(), "becomes it"),
+                    false => {
+                        let label = format!("becomes `{name}`");
+                        error.in_argument("NAME", given, 0..given.len(), &label)
+                    }
                 })?;
         }
         Ok(Self {

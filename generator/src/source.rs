@@ -27,6 +27,8 @@ const KEYWORDS: &[&str] = &[
 const TO_SEMICOLON: &[&str] = &["const", "static", "type", "use"];
 /// Those of items that hold others.
 const CONTAINERS: &[&str] = &["impl", "trait", "mod"];
+/// How deep brackets may be nested: each level is a call of a function here.
+const DEEPEST: usize = 500;
 /// Macros whose message says what was expected and is not so.
 const CHECKS: &[&str] = &["ensure", "bail", "assert", "panic"];
 
@@ -54,8 +56,11 @@ pub(crate) struct Item {
 pub(crate) type Path = Vec<(&'static str, String)>;
 
 impl Items {
-    /// The items of a source; `None` where it is not made of tokens of Rust.
+    /// The items of a source; `None` where it is not made of tokens of Rust, or nested as no code is.
     pub fn parse(text: &str) -> Option<Self> {
+        if depth(text) > DEEPEST {
+            return None;
+        }
         // Tokens are counted from behind it.
         let mark = text.len() - text.trim_start_matches('\u{feff}').len();
         let stream: TokenStream = text[mark..].parse().ok()?;
@@ -144,6 +149,20 @@ impl Item {
         let words = header.split(|c: char| !c.is_alphanumeric() && c != '_');
         self.keyword == "impl" && words.filter(|word| !word.is_empty()).any(|w| w == name)
     }
+}
+
+/// At least how deep brackets are nested, those in strings and comments included.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 fn items(stream: TokenStream) -> Items {
@@ -350,7 +369,48 @@ fn group_of(token: &TokenTree, delimiter: Delimiter) -> Option<&Group> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+
     use super::*;
+
+    const PARTS: &[&str] = &[
+        "fn",
+        "impl",
+        "pub",
+        "const",
+        "extern",
+        "\"a\"",
+        "r#\"b\"#",
+        "'a",
+        "'b'",
+        "//c\n",
+        "/*d*/",
+        "#",
+        "!",
+        "[doc = \"e\"]",
+        "{",
+        "}",
+        "(",
+        ")",
+        "<",
+        ">",
+        ";",
+        ",",
+        "=",
+        "for",
+        "mod",
+        "x",
+        "ensure",
+        "é",
+        "\n",
+        "struct",
+        "///f\n",
+        "//!g\n",
+        "macro_rules",
+        "async",
+        "unsafe",
+        "in",
+    ];
 
     const SOURCE: &str = r##"//! About the file.
 #![allow(dead_code)]
@@ -442,6 +502,38 @@ fn helper() { helper(); assert!(true, "helped") }
         let items = Items::parse(&marked).unwrap();
         let span = items.0[4].span.clone();
         assert!(marked[span].starts_with("pub const STAGES"));
+    }
+
+    /// Deeper than any stack.
+    #[test]
+    fn a_source_that_is_nested_too_deep_has_no_items() {
+        let nested = |depth| {
+            format!(
+                "fn a() {} {{}}",
+                "(".repeat(depth) + ")".repeat(depth).as_str()
+            )
+        };
+        assert!(Items::parse(&nested(100)).is_some());
+        assert!(Items::parse(&nested(1_000_000)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_source(parts in vec(select(PARTS), 0..40), noise in "\\PC{0,20}") {
+            for text in [parts.concat(), parts.join(" "), noise] {
+                let Some(items) = Items::parse(&text) else {
+                    continue;
+                };
+                for item in &items.0 {
+                    prop_assert!(text.get(item.span.clone()).is_some());
+                    items.messages(&item.name);
+                }
+                for at in 0..=text.len() {
+                    let path = items.about(at);
+                    prop_assert!(path.is_none_or(|path| items.get(&path).is_some()));
+                }
+            }
+        }
     }
 
     #[test]

@@ -31,7 +31,8 @@ fn parse_define(template: &Template, define: &str) -> Result<(String, Value)> {
     };
     let (key, value) = define.split_once('=').ok_or_else(|| {
         let error = Error::input(format!("`--define {define}` has no `=`"));
-        here(error, define, "no `=`").help(format!("write `--define {define}=VALUE`"))
+        let key = if define.is_empty() { "KEY" } else { define };
+        here(error, define, "no `=`").help(format!("write `--define {key}=VALUE`"))
     })?;
     let (key, value) = (key.trim(), value.trim_start());
     let option = template

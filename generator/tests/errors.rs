@@ -274,3 +274,33 @@ fn programs_that_fail_end_with_3() {
 
 "#]]);
 }
+
+/// A reader that has had enough, as `head`, is no error, and a full disk is one.
+#[test]
+fn output_that_is_not_read_and_that_cannot_be_written() {
+    let place = Place::new();
+    for line in ["options", "examples", "explain", "completions bash", "man"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = std::process::Command::new(snapbox::cmd::cargo_bin!("kiln"))
+            .args(line.split(' '))
+            .current_dir(place.path())
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{line}: {said}");
+    }
+    let Ok(full) = fs::File::create("/dev/full") else {
+        println!("skipped: there is no /dev/full here");
+        return;
+    };
+    let output = std::process::Command::new(snapbox::cmd::cargo_bin!("kiln"))
+        .arg("options")
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot write to standard output"), "{said}");
+}

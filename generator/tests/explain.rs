@@ -135,9 +135,9 @@ loss.objects  src/loss.rs
 Guarded by:
   loss::there_is_one_finite_loss_an_example  tests/contract/loss.rs:7
     There is one finite loss an example.
-    - fails where 3 examples have {} losses and 8 examples {}: leave the sum to `compute_loss`
-    - fails where losses are not finite: {many:?}
-    - fails where the loss of an example depends on the others in its batch: {few:?} and {many:?}
+    - fails with: 3 examples have {} losses and 8 examples {}: leave the sum to `compute_loss`
+    - fails with: losses are not finite: {many:?}
+    - fails with: the loss of an example depends on the others in its batch: {few:?} and {many:?}
 Run just these: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
 
 The template has, at src/loss.rs:18:
@@ -186,6 +186,22 @@ fn another_answer_is_shown_when_asked_for() {
         answer.contains("cyclegan"),
         "the others are named: {answer}"
     );
+}
+
+/// What follows a function of a site directly is of the site too, up to what is something else.
+#[test]
+fn a_site_of_several_functions_is_shown_whole() {
+    let place = Place::new();
+    let said = stdout(place.kiln("explain callbacks.hooks --example callbacks"));
+    let (default, answer) = said.split_once("A worked answer").unwrap();
+    for function in ["prepare_inputs", "prepare_loss_inputs", "is_trainable"] {
+        let function = format!("pub fn {function}(");
+        assert!(default.contains(&function), "{default}");
+        assert!(answer.contains(&function), "{answer}");
+    }
+    let said = stdout(place.kiln("explain metric.best"));
+    assert!(said.contains("pub const BEST"), "{said}");
+    assert!(!said.contains("pub fn"), "{said}");
 }
 
 #[test]

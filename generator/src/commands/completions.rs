@@ -1,9 +1,6 @@
 //! `kiln completions`: scripts that complete Kiln's command line in a shell.
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{
     Args, Command, CommandFactory,
@@ -11,9 +8,10 @@ use clap::{
 };
 use clap_complete::{Shell, generate};
 
+use super::print;
 use crate::{
     cli::Cli,
-    error::{Error, Result},
+    error::Result,
     example::{Example, names},
     explain::site_ids,
     option::{OptionKind, TemplateOption},
@@ -42,15 +40,11 @@ pub struct CompletionsArgs {
 /// Runs `kiln completions`.
 ///
 /// # Errors
-/// The template or an example is wrong, or standard output is closed.
+/// The template or an example is wrong, or standard output cannot be written.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
     let mut script = Vec::new();
     generate(args.shell, &mut command()?, "kiln", &mut script);
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(&script)
-        .and_then(|()| stdout.flush())
-        .map_err(|cause| Error::system(format!("cannot write the script: {cause}")))?;
+    print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 

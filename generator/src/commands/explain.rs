@@ -9,6 +9,7 @@ use std::{
 use clap::Args;
 use serde::Serialize;
 
+use super::print;
 use crate::{
     cli::Format,
     error::{Error, Result, suggest},
@@ -55,8 +56,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let Some(id) = &args.id else {
         let summaries = explainer.summaries();
         match args.format {
-            Format::Text => print!("{}", list(&summaries)),
-            Format::Json => println!("{}", json(&summaries)?),
+            Format::Text => print(&list(&summaries))?,
+            Format::Json => print(&json(&summaries)?)?,
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -65,8 +66,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
         put_first(&mut explanation, example)?;
     }
     match args.format {
-        Format::Text => print!("{}", text(&explanation)),
-        Format::Json => println!("{}", json(&explanation)?),
+        Format::Text => print(&text(&explanation))?,
+        Format::Json => print(&json(&explanation)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -91,6 +92,7 @@ fn put_first(explanation: &mut Explanation, example: &str) -> Result<()> {
 
 fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
         .map_err(|error| Error::system(format!("cannot write JSON: {error}")))
 }
 
@@ -153,7 +155,7 @@ fn write_guard(text: &mut String, guard: &Guard) {
     }
     let _ = writeln!(text, "    {}", guard.says);
     for message in guard.messages.iter().take(MESSAGES) {
-        let _ = writeln!(text, "    - fails where {message}");
+        let _ = writeln!(text, "    - fails with: {message}");
     }
     let more = guard.messages.len().saturating_sub(MESSAGES);
     if more > 0 {

@@ -1,8 +1,7 @@
 //! `kiln man`: the manual, as pages for `man`.
 
 use std::{
-    fs,
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,6 +12,7 @@ use clap_mangen::{
     roff::{Roff, roman},
 };
 
+use super::print;
 use crate::{
     cli::{Cli, EXIT_STATUS},
     error::{Error, Result},
@@ -28,14 +28,12 @@ pub struct ManArgs {
 /// Runs `kiln man`.
 ///
 /// # Errors
-/// The folder cannot be written, or standard output is closed.
+/// The folder cannot be written, or standard output cannot be written.
 pub(crate) fn run(args: &ManArgs) -> Result<ExitCode> {
     let pages = pages()?;
     match &args.folder {
         Some(folder) => write(folder, &pages)?,
-        None => io::stdout()
-            .write_all(&pages[0].1)
-            .map_err(|cause| Error::system(format!("cannot write the page: {cause}")))?,
+        None => print(&String::from_utf8_lossy(&pages[0].1))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -46,8 +44,8 @@ fn write(folder: &Path, pages: &[(String, Vec<u8>)]) -> Result<()> {
         let path = folder.join(name);
         fs::write(&path, page).map_err(|cause| Error::io("write", &path, cause))?;
     }
-    println!("Wrote {} pages to {}.", pages.len(), folder.display());
-    Ok(())
+    let (count, folder) = (pages.len(), folder.display());
+    print(&format!("Wrote {count} pages to {folder}.\n"))
 }
 
 /// Every page with the name of its file, that of Kiln itself first.
