@@ -141,6 +141,8 @@ fn every_subcommand_has_a_page_and_each_page_all_arguments() {
         let page = format!("pages/kiln-{}.1", command.get_name());
         let page = fs::read_to_string(place.join(&page)).unwrap();
         assert!(page.contains("EXIT STATUS"), "{page}");
+        let version = concat!("\"kiln ", env!("CARGO_PKG_VERSION"), "\"");
+        assert!(page.contains(version), "{page}");
         for argument in command.get_arguments().filter_map(|one| one.get_long()) {
             let escaped = format!("\\-\\-{}", argument.replace('-', "\\-"));
             assert!(page.contains(&escaped), "{argument}: {page}");

@@ -55,7 +55,8 @@ fn pages() -> Result<Vec<(String, Vec<u8>)>> {
     let subcommands = command.get_subcommands().filter(|one| !one.is_hide_set());
     let all = std::iter::once(&command).chain(subcommands);
     all.map(|command| {
-        let man = Man::new(command.clone()).manual("Kiln");
+        let source = concat!("kiln ", env!("CARGO_PKG_VERSION"));
+        let man = Man::new(command.clone()).source(source).manual("Kiln");
         let page = page(&man, command)
             .map_err(|cause| Error::system(format!("cannot make a page: {cause}")))?;
         Ok((man.get_filename(), page))
