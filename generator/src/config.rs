@@ -113,6 +113,36 @@ impl Config {
         inside(&self.text, expression.get_ref(), expression.span(), at)
     }
 
+    /// Checks the regular expressions, and points at what is wrong in one. Those of the template in
+    /// the binary are right, and this would be a good part of the time of `kiln new`.
+    pub fn check_regexes(&self) -> Result<()> {
+        for option in &self.options {
+            let OptionKind::Text { regex: Some(regex) } = &option.kind else {
+                continue;
+            };
+            let Err(error) = regex_syntax::parse(regex) else {
+                continue;
+            };
+            let (why, at) = match &error {
+                regex_syntax::Error::Parse(error) => {
+                    (error.kind().to_string(), error.span().start.offset)
+                }
+                regex_syntax::Error::Translate(error) => {
+                    (error.kind().to_string(), error.span().start.offset)
+                }
+                other => (other.to_string(), 0),
+            };
+            let span = option.regex_span.clone().unwrap_or(option.span.clone());
+            let span = inside(&self.text, regex, span, at);
+            let message = format!("the regex of `{}` is wrong", option.name);
+            let error = self.error_at(span, message, &why);
+            return Err(
+                error.help("it is written as the crate `regex` has it: https://docs.rs/regex")
+            );
+        }
+        Ok(())
+    }
+
     /// A matcher of the files that are rendered.
     pub fn matcher(&self, rules: &Rules) -> Result<Matcher> {
         Ok(match (&rules.include, &rules.exclude) {
@@ -378,9 +408,6 @@ impl Reader<'_> {
             let error = self.document.error_at(name.span(), message, "this option");
             error.help("add `prompt = \"what you ask\"`")
         })?;
-        if let Some(regex) = table.get("regex") {
-            self.check_regex(name.get_ref().as_ref(), regex)?;
-        }
         let kind = self.kind(name, table, text("type")?, text("regex")?)?;
         let default = table.get("default");
         let default = default
@@ -392,28 +419,8 @@ impl Reader<'_> {
             kind,
             default,
             span: name.span(),
+            regex_span: table.get("regex").map(Place::span),
         })
-    }
-
-    /// Points at what is wrong in a regular expression.
-    fn check_regex(&self, option: &str, value: &Place<'_>) -> Result<()> {
-        let regex = self.document.string("regex", value)?;
-        let Err(error) = regex_syntax::parse(&regex) else {
-            return Ok(());
-        };
-        let (why, at) = match &error {
-            regex_syntax::Error::Parse(error) => {
-                (error.kind().to_string(), error.span().start.offset)
-            }
-            regex_syntax::Error::Translate(error) => {
-                (error.kind().to_string(), error.span().start.offset)
-            }
-            other => (other.to_string(), 0),
-        };
-        let span = inside(self.document.text(), &regex, value.span(), at);
-        let message = format!("the regex of `{option}` is wrong");
-        let error = self.document.error_at(span, message, &why);
-        Err(error.help("it is written as the crate `regex` has it: https://docs.rs/regex"))
     }
 
     fn kind(

@@ -26,11 +26,6 @@ impl<'a> Document<'a> {
         Self { name, text, kind }
     }
 
-    /// All of it.
-    pub fn text(&self) -> &'a str {
-        self.text
-    }
-
     /// Parses it.
     ///
     /// # Errors

@@ -71,6 +71,8 @@ pub struct TemplateOption {
     pub default: Option<Value>,
     /// Where it stands in `cargo-generate.toml`.
     pub(crate) span: Range<usize>,
+    /// Where its regular expression stands there.
+    pub(crate) regex_span: Option<Range<usize>>,
 }
 
 impl TemplateOption {

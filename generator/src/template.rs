@@ -75,7 +75,9 @@ impl Template {
             folders: BTreeSet::new(),
         };
         reader.read(folder, "")?;
-        Self::new(&reader.label, reader.files, reader.folders)
+        let template = Self::new(&reader.label, reader.files, reader.folders)?;
+        template.config.check_regexes()?;
+        Ok(template)
     }
 
     fn new(label: &str, files: Vec<TemplateFile>, folders: BTreeSet<String>) -> Result<Self> {
@@ -134,6 +136,7 @@ impl Template {
     /// The first of these that there is.
     pub fn check(&self) -> Result<()> {
         self.config.check(self)?;
+        self.config.check_regexes()?;
         for option in self.options() {
             option.check_default(&self.config)?;
         }
