@@ -3,22 +3,21 @@
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
+    ops::Range,
     path::PathBuf,
     process::ExitCode,
 };
-
-use clap::{
-    Args, CommandFactory, Parser, Subcommand, ValueEnum,
-    error::{ContextKind, ContextValue},
-};
-use miette::{GraphicalReportHandler, GraphicalTheme};
 
 use crate::{
     commands::{self, add::AddArgs, update::UpdateArgs},
     error::{Error, Result, nearest},
 };
+use clap::{
+    Args, CommandFactory, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
-const EXIT_STATUS: &str = "\
+pub(crate) const EXIT_STATUS: &str = "\
 Exit status:
   0    done
   1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
@@ -50,6 +49,12 @@ enum Command {
     Update(UpdateArgs),
     /// Bring into a project what was not chosen when it was made.
     Add(AddArgs),
+    /// Tell all about a site to change, with a worked answer.
+    Explain(commands::explain::ExplainArgs),
+    /// Write a script that completes the command line in a shell.
+    Completions(commands::completions::CompletionsArgs),
+    /// Write the manual, as pages for `man`.
+    Man(commands::man::ManArgs),
 }
 
 /// The arguments of `kiln new`.
@@ -117,15 +122,20 @@ pub enum Format {
 
 /// Runs Kiln with the arguments of a process, the first of which is its name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match Cli::try_parse_from(args) {
+    let args: Vec<_> = args.into_iter().collect();
+    match Cli::try_parse_from(&args) {
         Ok(cli) => dispatch(&cli.command).unwrap_or_else(|error| {
             report(&error);
             ExitCode::from(error.kind().exit_status())
         }),
         Err(mut error) => {
             suggest_subcommand(&mut error);
-            // Nothing can be said where standard error is closed.
-            let _ = error.print();
+            if is_help(&error) {
+                // Nothing can be said where the output is closed.
+                let _ = error.print();
+            } else {
+                report(&usage_error(&error, &args));
+            }
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
     }
@@ -144,6 +154,88 @@ fn suggest_subcommand(error: &mut clap::Error) {
     }
 }
 
+/// Whether clap has help or the version to print, and nothing to refuse.
+fn is_help(error: &clap::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    )
+}
+
+/// What clap says of the arguments, in the style of all other messages.
+fn usage_error(error: &clap::Error, args: &[OsString]) -> Error {
+    let text = error.render().to_string();
+    let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let mut message = message.lines().map(str::trim);
+    let first = message.next().unwrap_or_default();
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    let (values, listed): (Vec<_>, Vec<_>) =
+        message.partition(|line| line.starts_with("[possible values:"));
+    let lines = rest.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines = lines.map(|line| {
+        let line = line.strip_prefix("tip: ").unwrap_or(line);
+        let line = line.replacen("Usage:", "usage:", 1);
+        line.replacen("For more information, try", "for more information, try", 1)
+    });
+    let values = values
+        .iter()
+        .map(|line| line.trim_matches(['[', ']']).to_owned());
+    let help: Vec<_> = values.chain(lines).collect();
+    let said = [&[first], &listed[..]].concat().join(" ");
+    let said = Error::input(quoted(&said)).help(quoted(&help.join("\n")));
+    let (line, span) = given(error, args);
+    match span {
+        Some(span) => said.at("command line", &line, span, "here"),
+        None => said,
+    }
+}
+
+/// Names between backticks, as all other messages have them.
+fn quoted(text: &str) -> String {
+    let quotes = text.matches('\'').count();
+    if quotes.is_multiple_of(2) {
+        text.replace('\'', "`")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The arguments as they were typed, but for their quotes, and which bytes of them an error is about.
+fn given(error: &clap::Error, args: &[OsString]) -> (String, Option<Range<usize>>) {
+    let kinds = [
+        ContextKind::InvalidValue,
+        ContextKind::InvalidSubcommand,
+        ContextKind::InvalidArg,
+    ];
+    let wrong = kinds.iter().find_map(|kind| match error.get(*kind)? {
+        // An option comes with its placeholder.
+        ContextValue::String(wrong) if *kind == ContextKind::InvalidArg => wrong.split(' ').next(),
+        ContextValue::String(wrong) => Some(wrong.as_str()).filter(|wrong| !wrong.is_empty()),
+        _ => None,
+    });
+    let mut line = "kiln".to_owned();
+    let mut span = None;
+    for arg in args.iter().skip(1) {
+        let arg = arg.to_string_lossy();
+        line.push(' ');
+        let is_wrong = wrong.filter(|wrong| arg == **wrong || arg.ends_with(&format!("={wrong}")));
+        // Of an option that is given twice, the second is too many.
+        let twice = error.kind() == ErrorKind::ArgumentConflict;
+        if let Some(wrong) = is_wrong.filter(|_| twice || span.is_none()) {
+            let end = line.len() + arg.len();
+            span = Some(end - wrong.len()..end);
+        }
+        line.push_str(&arg);
+    }
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        line.push(' ');
+        span = Some(line.len()..line.len());
+    }
+    (line, span)
+}
+
 fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::New(args) => commands::new::run(args),
@@ -152,23 +244,14 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Todos(args) => commands::todos::run(args),
         Command::Update(args) => commands::update::run(args),
         Command::Add(args) => commands::add::run(args),
+        Command::Explain(args) => commands::explain::run(args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args),
     }
 }
 
 fn report(error: &Error) {
     let terminal = io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let theme = if color {
-        GraphicalTheme::unicode()
-    } else {
-        GraphicalTheme::unicode_nocolor()
-    };
-    let mut text = String::new();
-    let drawn = GraphicalReportHandler::new_themed(theme)
-        .with_width(100)
-        .render_report(&mut text, error);
-    match drawn {
-        Ok(()) => eprint!("{}", text.trim_start_matches('\n')),
-        Err(_) => eprintln!("{error}"),
-    }
+    eprint!("{}", error.report(color));
 }

@@ -110,15 +110,37 @@ impl Config {
 
     /// Where `expression[at..]` stands in the file, as far as it is written without escapes.
     pub fn inside(&self, expression: &Spanned<String>, at: usize) -> Range<usize> {
-        let span = expression.span();
-        let raw = &self.text[span.clone()];
-        match raw.find(expression.get_ref().as_str()) {
-            Some(quote) if raw.is_char_boundary(quote + at) => {
-                let start = span.start + quote + at;
-                start..span.end - quote
-            }
-            _ => span,
+        inside(&self.text, expression.get_ref(), expression.span(), at)
+    }
+
+    /// Checks the regular expressions, and points at what is wrong in one. Those of the template in
+    /// the binary are right, and this would be a good part of the time of `kiln new`.
+    pub fn check_regexes(&self) -> Result<()> {
+        for option in &self.options {
+            let OptionKind::Text { regex: Some(regex) } = &option.kind else {
+                continue;
+            };
+            let Err(error) = regex_syntax::parse(regex) else {
+                continue;
+            };
+            let (why, at) = match &error {
+                regex_syntax::Error::Parse(error) => {
+                    (error.kind().to_string(), error.span().start.offset)
+                }
+                regex_syntax::Error::Translate(error) => {
+                    (error.kind().to_string(), error.span().start.offset)
+                }
+                other => (other.to_string(), 0),
+            };
+            let span = option.regex_span.clone().unwrap_or(option.span.clone());
+            let span = inside(&self.text, regex, span, at);
+            let message = format!("the regex of `{}` is wrong", option.name);
+            let error = self.error_at(span, message, &why);
+            return Err(
+                error.help("it is written as the crate `regex` has it: https://docs.rs/regex")
+            );
         }
+        Ok(())
     }
 
     /// A matcher of the files that are rendered.
@@ -166,14 +188,16 @@ impl Config {
         let escapes =
             Path::new(entry.get_ref()).is_absolute() || parts.is_empty() || parts.contains(&"..");
         if escapes {
-            return Err(self.error_at(
-                entry.span(),
-                format!(
-                    "`ignore` reaches out of the template: `{}`",
-                    entry.get_ref()
-                ),
-                "leaves the template's folder",
-            ));
+            return Err(self
+                .error_at(
+                    entry.span(),
+                    format!(
+                        "`ignore` reaches out of the template: `{}`",
+                        entry.get_ref()
+                    ),
+                    "leaves the template's folder",
+                )
+                .help("give a path below the template's folder"));
         }
         Ok(parts.join("/"))
     }
@@ -189,6 +213,7 @@ impl Config {
             format!("`{}` matches no file of the template", pattern.get_ref()),
             "matches nothing",
         )
+        .help("correct it, or take it out")
     }
 
     /// A file with a variable of the template in it must be rendered under some condition.
@@ -231,6 +256,7 @@ impl Config {
                 format!("`{}` is not a pattern: {error}", pattern.get_ref()),
                 "here",
             )
+            .help("patterns are those of `.gitignore`")
         };
         for pattern in patterns {
             builder
@@ -269,6 +295,18 @@ fn matches(patterns: &Gitignore, path: &str) -> bool {
 pub(crate) fn is_ignored(path: &str, ignored: &[String]) -> bool {
     ignored.iter().any(|one| one == path)
         || parents(path).any(|parent| ignored.iter().any(|one| one == parent))
+}
+
+/// Where `value[at..]` stands in a text that has `value` at `span`, if it is written without escapes.
+fn inside(text: &str, value: &str, span: Range<usize>, at: usize) -> Range<usize> {
+    let raw = &text[span.clone()];
+    match raw.find(value) {
+        Some(quote) if raw.is_char_boundary(quote + at) => {
+            let start = span.start + quote + at;
+            start..span.end.saturating_sub(quote).max(start)
+        }
+        _ => span,
+    }
 }
 
 struct Reader<'a> {
@@ -341,7 +379,8 @@ impl Reader<'_> {
                 let name = key.get_ref().as_ref();
                 if BUILT_IN.contains(&name) {
                     let message = format!("`{name}` is built in and cannot be an option");
-                    return Err(self.document.error_at(key.span(), message, "here"));
+                    let error = self.document.error_at(key.span(), message, "built in");
+                    return Err(error.help("give the option another name"));
                 }
                 self.option(key, self.document.table(name, value)?)
             })
@@ -366,7 +405,8 @@ impl Reader<'_> {
         };
         let prompt = text("prompt")?.ok_or_else(|| {
             let message = format!("the option `{}` has no prompt", name.get_ref().as_ref());
-            self.document.error_at(name.span(), message, "add `prompt`")
+            let error = self.document.error_at(name.span(), message, "this option");
+            error.help("add `prompt = \"what you ask\"`")
         })?;
         let kind = self.kind(name, table, text("type")?, text("regex")?)?;
         let default = table.get("default");
@@ -379,6 +419,7 @@ impl Reader<'_> {
             kind,
             default,
             span: name.span(),
+            regex_span: table.get("regex").map(Place::span),
         })
     }
 
@@ -398,11 +439,17 @@ impl Reader<'_> {
             ("bool", None) => Ok(OptionKind::Flag),
             (kind, choices) => {
                 let with = if choices.is_some() { "with" } else { "without" };
-                Err(self.document.error_at(
-                    name.span(),
-                    format!("an option cannot be of type `{kind}` {with} choices"),
-                    "this option",
-                ))
+                Err(self
+                    .document
+                    .error_at(
+                        name.span(),
+                        format!("an option cannot be of type `{kind}` {with} choices"),
+                        "this option",
+                    )
+                    .help(
+                        "there are `string`, also with choices; `text` and `editor`; `array` with \
+                     choices; and `bool`",
+                    ))
             }
         }
     }
@@ -412,7 +459,10 @@ impl Reader<'_> {
         let array = array.ok_or_else(|| self.document.wrong_type("choices", value, "an array"))?;
         if array.is_empty() {
             let message = "`choices` is empty";
-            return Err(self.document.error_at(value.span(), message, "add some"));
+            let error = self
+                .document
+                .error_at(value.span(), message, "nothing here");
+            return Err(error.help("add the values to choose from, or take `choices` out"));
         }
         array.iter().map(|one| self.choice(one)).collect()
     }
@@ -432,6 +482,7 @@ impl Reader<'_> {
         let inner = inner.ok_or_else(|| {
             self.document
                 .error_at(value.span(), "a choice has no `value`", "this choice")
+                .help("add `value = \"what the template sees\"`")
         })?;
         let value = self.document.string("value", inner)?;
         let label = table.get("label");

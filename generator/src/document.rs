@@ -37,7 +37,8 @@ impl<'a> Document<'a> {
                 let span = error.span().unwrap_or(0..0);
                 let why = error.message().replace('\n', ", ");
                 let message = format!("`{}` is not valid TOML: {why}", self.name);
-                self.error_at(span, message, "here")
+                let error = self.error_at(span, message, "here");
+                error.help("lines of TOML are `key = \"text\"`, `[table]` or `# comment`")
             })
     }
 
@@ -115,6 +116,7 @@ impl<'a> Document<'a> {
             format!("`{key}` should be {wanted}"),
             &format!("this is {}", with_article(value.get_ref().type_str())),
         )
+        .help(format!("write {}", written(key, wanted)))
     }
 
     /// `key` is not one of `known`.
@@ -130,6 +132,17 @@ impl<'a> Document<'a> {
             known.iter().copied(),
             "the keys",
         ))
+    }
+}
+
+/// How a value of this sort is written.
+fn written(key: &str, sort: &str) -> String {
+    match sort {
+        "true or false" => format!("`{key} = true` or `{key} = false`"),
+        "a table" => format!("`[{key}]`, and what is in it on the lines below"),
+        "an array" | "an array of strings" => format!("`{key} = [\"one\", \"two\"]`"),
+        "an array of tables" => format!("`[[{key}]]` before each"),
+        _ => format!("`{key} = \"text\"`"),
     }
 }
 

@@ -2,7 +2,14 @@
 
 use std::{fmt, io, ops::Range, path::Path};
 
-use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode,
+};
+
+/// How wide messages are.
+const WIDTH: usize = 100;
+/// Longer lines than this are not shown.
+const LONGEST_LINE: usize = 400;
 
 /// The result of every fallible function of Kiln.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -85,8 +92,26 @@ impl Error {
     /// `action` on `path` failed in the file system.
     pub fn io(action: &str, path: &Path, cause: io::Error) -> Self {
         let mut error = Self::system(format!("cannot {action} `{}`", path.display()));
+        error.0.help = way_out(&cause).map(str::to_owned);
         error.0.cause = Some(cause);
         error
+    }
+
+    /// Points at the first byte of a file that is not UTF-8.
+    #[must_use]
+    pub(crate) fn at_wrong_byte(self, name: &str, bytes: &[u8]) -> Self {
+        let Err(error) = str::from_utf8(bytes) else {
+            return self;
+        };
+        // What is wrong is replaced, and all before it keeps its place.
+        let (at, text) = (error.valid_up_to(), String::from_utf8_lossy(bytes));
+        let start = text[..at].rfind('\n').map_or(0, |line| line + 1);
+        let end = text[at..].find('\n').map_or(text.len(), |line| at + line);
+        if end - start > LONGEST_LINE {
+            return self;
+        }
+        let wrong = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
+        self.at(name, &text, wrong, "no UTF-8")
     }
 
     /// The same error, laid to what the user gave.
@@ -106,11 +131,54 @@ impl Error {
     /// Points at bytes of a text that is known as `name`.
     #[must_use]
     pub fn at(mut self, name: &str, text: &str, span: Range<usize>, label: &str) -> Self {
+        let mut text = text.to_owned();
+        if span.start >= text.len() {
+            // Nothing is drawn below what is not there.
+            text.push(' ');
+        }
         self.0.place = Some(Place {
-            source: NamedSource::new(name, text.to_owned()),
+            source: NamedSource::new(name, text),
             label: LabeledSpan::new_with_span(Some(label.to_owned()), span),
         });
         self
+    }
+
+    /// Points at bytes of an argument of the command line that is known as `name`.
+    #[must_use]
+    pub(crate) fn in_argument(
+        self,
+        name: &str,
+        argument: &str,
+        span: Range<usize>,
+        label: &str,
+    ) -> Self {
+        // There is nothing to point at in an empty one.
+        if argument.trim().is_empty() {
+            return self;
+        }
+        self.at(name, argument, span, label)
+    }
+
+    /// All of it as people see it: what is wrong, where, and what to do about it.
+    pub fn report(&self, color: bool) -> String {
+        let theme = if color {
+            GraphicalTheme::unicode()
+        } else {
+            GraphicalTheme::unicode_nocolor()
+        };
+        let mut text = String::new();
+        let drawn = GraphicalReportHandler::new_themed(theme)
+            .with_width(WIDTH)
+            .render_report(&mut text, self);
+        match drawn {
+            Ok(()) => text.trim_start_matches('\n').to_owned(),
+            Err(_) => format!("{self}\n"),
+        }
+    }
+
+    /// The way out, where one is known.
+    pub(crate) fn way_out(&self) -> Option<&str> {
+        self.0.help.as_deref()
     }
 
     /// What sort of thing went wrong.
@@ -170,8 +238,27 @@ impl Diagnostic for Error {
     }
 }
 
+/// What to do where the file system fails like this.
+fn way_out(cause: &io::Error) -> Option<&'static str> {
+    use io::ErrorKind;
+    Some(match cause.kind() {
+        ErrorKind::NotFound => "check the path: a part of it does not exist",
+        ErrorKind::AlreadyExists => "something of this name is there already: move it away first",
+        ErrorKind::PermissionDenied => "check who may read and write there",
+        ErrorKind::ReadOnlyFilesystem => "choose a place that can be written",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on the disk, and try again",
+        ErrorKind::IsADirectory => "give a file; this is a folder",
+        ErrorKind::NotADirectory => "give a folder; a part of this path is a file",
+        ErrorKind::InvalidFilename => "choose a shorter name, or one with other characters",
+        _ => return None,
+    })
+}
+
 /// The candidate that `given` was probably meant to be.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if given.is_empty() {
+        return None;
+    }
     candidates
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(given, candidate), candidate))

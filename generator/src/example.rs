@@ -74,6 +74,7 @@ impl Example {
         let names = names_in(examples);
         if !names.contains(name) {
             let error = Error::input(format!("there is no example `{name}`"));
+            let error = error.in_argument("--example", name, 0..name.len(), "no example");
             return Err(error.help(suggest(name, names, "the examples")));
         }
         let mut files = Vec::new();
@@ -259,6 +260,7 @@ impl Example {
 
     fn error(&self, what: String) -> Error {
         Error::template(format!("the example `{}` {what}", self.name))
+            .help(format!("correct `examples/{}/{ANSWERS_FILE}`", self.name))
     }
 }
 

@@ -31,15 +31,29 @@ impl Name {
     /// # Errors
     /// `cargo new` refuses the name or warns about it.
     pub fn parse(given: &str) -> Result<Self> {
+        if given.is_empty() {
+            return Err(Error::input("the name of a project cannot be empty")
+                .help("give a name, such as `my-model`"));
+        }
         check_characters(given)?;
         let package = if given.to_snake_case() == given {
             given.to_owned()
         } else {
             given.to_kebab_case()
         };
-        check_characters(&package)?;
+        if package.is_empty() {
+            return Err(refuse(given, "has no letter"));
+        }
         for name in [given, &package] {
-            check_reserved(name)?;
+            check_characters(name)
+                .and_then(|()| check_reserved(name))
+                .map_err(|error| match name == given {
+                    true => error,
+                    false => {
+                        let label = format!("becomes `{name}`");
+                        error.in_argument("NAME", given, 0..given.len(), &label)
+                    }
+                })?;
         }
         Ok(Self {
             given: given.to_owned(),
@@ -77,10 +91,15 @@ impl Name {
         })?;
         match dependencies(&table).find(|name| same_crate(name, &self.package)) {
             None => Ok(()),
-            Some(_) => Err(refuse(
-                &self.package,
-                "is the name of one of the new crate's own dependencies",
-            )),
+            Some(_) => {
+                let reason = "is the name of one of the new crate's own dependencies";
+                Err(refuse(&self.package, reason).in_argument(
+                    "NAME",
+                    &self.given,
+                    0..self.given.len(),
+                    "taken",
+                ))
+            }
         }
     }
 }
@@ -111,24 +130,27 @@ fn same_crate(one: &str, other: &str) -> bool {
 }
 
 fn check_characters(name: &str) -> Result<()> {
-    let Some(first) = name.chars().next() else {
-        return Err(Error::input("the name of a project cannot be empty"));
+    let refuse_at = |at: usize, c: char, reason: &str| {
+        let span = at..at + c.len_utf8();
+        refuse(name, reason).in_argument("NAME", name, span, "here")
     };
+    let first = name.chars().next().unwrap_or('_');
     if first.is_ascii_digit() {
-        return Err(refuse(name, "starts with a digit").help(suggestion(name)));
+        return Err(refuse_at(0, first, "starts with a digit").help(suggestion(name)));
     }
     if !first.is_ascii_alphabetic() && first != '_' {
-        return Err(refuse(name, "does not start with a letter").help(suggestion(name)));
+        return Err(refuse_at(0, first, "does not start with a letter").help(suggestion(name)));
     }
     let wrong = name
-        .chars()
-        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_')));
+        .char_indices()
+        .find(|(_, c)| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_')));
     match wrong {
         None => Ok(()),
-        Some(c @ ('/' | '\\')) => Err(refuse(name, &format!("contains `{c}`"))
+        Some((at, c @ ('/' | '\\'))) => Err(refuse_at(at, c, &format!("contains `{c}`"))
             .help("to choose the folder, add `--path FOLDER`")),
-        Some(c) => Err(refuse(
-            name,
+        Some((at, c)) => Err(refuse_at(
+            at,
+            c,
             &format!("contains {c:?}; ASCII letters, digits, `-` and `_` make a name"),
         )
         .help(suggestion(name))),
@@ -164,6 +186,7 @@ fn is_windows_device(lower: &str) -> bool {
 
 fn refuse(name: &str, reason: &str) -> Error {
     Error::input(format!("`{name}` cannot name a project: it {reason}"))
+        .in_argument("NAME", name, 0..name.len(), "this name")
         .help("choose another name, such as `my-model`")
 }
 

@@ -71,6 +71,8 @@ pub struct TemplateOption {
     pub default: Option<Value>,
     /// Where it stands in `cargo-generate.toml`.
     pub(crate) span: Range<usize>,
+    /// Where its regular expression stands there.
+    pub(crate) regex_span: Option<Range<usize>>,
 }
 
 impl TemplateOption {
@@ -119,11 +121,12 @@ impl TemplateOption {
             return Ok(());
         };
         self.parse(&default.to_string()).map(drop).map_err(|error| {
-            config.error_at(
+            let said = config.error_at(
                 self.span.clone(),
                 format!("the default of `{}` is refused: {error}", self.name),
-                "here",
-            )
+                "this option",
+            );
+            said.help(error.way_out().unwrap_or("give it another `default`"))
         })
     }
 
@@ -131,6 +134,7 @@ impl TemplateOption {
         if let Some(regex) = regex {
             let compiled = Regex::new(regex).map_err(|error| {
                 Error::template(format!("the regex of `{}` is wrong: {error}", self.name))
+                    .help("write it as the crate `regex` has it: https://docs.rs/regex")
             })?;
             if !compiled.is_match(given) {
                 return Err(self.refuse(given, &format!("it must match the regex `{regex}`")));
@@ -234,7 +238,11 @@ impl Answers {
 
 /// `key` is not an option of `template`.
 pub(crate) fn unknown_option(template: &Template, key: &str) -> Error {
-    let error = Error::input(format!("there is no option `{key}`"));
+    let error = Error::input(if key.is_empty() {
+        "no option is named before the `=`".to_owned()
+    } else {
+        format!("there is no option `{key}`")
+    });
     if crate::variables::BUILT_IN.contains(&key) {
         return error.help(format!(
             "`{key}` follows from the name and place of the project"

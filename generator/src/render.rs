@@ -104,7 +104,8 @@ impl Renderer {
                 return Err(Error::template(format!(
                     "`{}` and `{}` come out at the same path",
                     other.source, file.source
-                )));
+                ))
+                .help("rename one of them, or leave one out with a `[conditional]` rule"));
             }
         }
         Ok(Rendered {
@@ -192,7 +193,11 @@ impl Renderer {
                 if clean.is_empty() {
                     return Err(Error::template(format!(
                         "the part `{part}` of the path `{source}` comes out empty"
-                    )));
+                    ))
+                    .at(source, path, word_span(path, part), "empty")
+                    .help(
+                        "leave the file out with a `[conditional]` rule, or give the part a name",
+                    ));
                 }
                 Ok(clean)
             })
@@ -329,7 +334,9 @@ fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
 fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let span = quoted_place(text, error);
     let (why, _) = message_of(error);
-    Error::template(format!("`{name}` cannot be rendered: {why}")).at(name, text, span, "here")
+    Error::template(format!("`{name}` cannot be rendered: {why}"))
+        .at(name, text, span, "here")
+        .help("what tags and filters take is at https://shopify.github.io/liquid")
 }
 
 /// From `at` to the end of its tag.

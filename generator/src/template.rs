@@ -72,19 +72,23 @@ impl Template {
             folders: BTreeSet::new(),
         };
         reader.read(folder, "")?;
-        Self::new(&reader.label, reader.files, reader.folders)
+        let template = Self::new(&reader.label, reader.files, reader.folders)?;
+        template.config.check_regexes()?;
+        Ok(template)
     }
 
     fn new(label: &str, files: Vec<TemplateFile>, folders: BTreeSet<String>) -> Result<Self> {
         let mut files = without_twins(files);
-        let config = files
-            .remove(CONFIG_FILE)
-            .ok_or_else(|| Error::template(format!("`{label}` holds no `{CONFIG_FILE}`")))?;
+        let config = files.remove(CONFIG_FILE).ok_or_else(|| {
+            Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"))
+                .help("give the folder of a template; this file states what it asks")
+        })?;
         if files.contains_key(".genignore") {
             return Err(Error::template(format!("`{label}` holds a `.genignore`"))
                 .help("list its entries as `ignore` in the `[template]` table instead"));
         }
-        let text = str::from_utf8(&config.contents).map_err(|_| not_utf8(&config))?;
+        let text = str::from_utf8(&config.contents)
+            .map_err(|_| not_utf8(&config).help("save it as UTF-8; it is TOML"))?;
         let config = Config::parse(&config.source, text)?;
         files.retain(|path, _| !NOT_OUTPUT.contains(&path.as_str()));
         let mut all = folders;
@@ -129,6 +133,7 @@ impl Template {
     /// The first of these that there is.
     pub fn check(&self) -> Result<()> {
         self.config.check(self)?;
+        self.config.check_regexes()?;
         for option in self.options() {
             option.check_default(&self.config)?;
         }
@@ -149,6 +154,7 @@ pub(crate) fn not_utf8(file: &TemplateFile) -> Error {
         "`{}` is not UTF-8 (byte {bad}), so it cannot be rendered",
         file.source
     ))
+    .at_wrong_byte(&file.source, &file.contents)
     .help(format!(
         "leave it out of `include`, or add it to `exclude`, in `{CONFIG_FILE}`"
     ))
@@ -192,6 +198,7 @@ impl FolderReader {
                     "the file name `{}` is not UTF-8",
                     entry.path().display()
                 ))
+                .help("give the file a name of letters, digits, `-`, `_` and `.`")
             })?;
             let path = format!("{prefix}{name}");
             let kind = entry.file_type().map_err(failed)?;

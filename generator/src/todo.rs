@@ -175,7 +175,8 @@ pub fn parse_sites(name: &str, text: &str) -> Result<Vec<Site>> {
             let site = parse_site(&document, table)?;
             if sites.iter().any(|other| other.id == site.id) {
                 let message = format!("the site `{}` is listed twice", site.id);
-                return Err(document.error_at(table.span(), message, "again here"));
+                let error = document.error_at(table.span(), message, "again here");
+                return Err(error.help("give it another `id`, or delete one of the two"));
             }
             sites.push(site);
         }
@@ -192,7 +193,9 @@ fn parse_site(document: &Document<'_>, value: &crate::document::Place<'_>) -> Re
     }
     let field = |key| {
         table.get(key).ok_or_else(|| {
-            document.error_at(value.span(), format!("a site has no `{key}`"), "this site")
+            let message = format!("a site has no `{key}`");
+            let error = document.error_at(value.span(), message, "this site");
+            error.help(format!("a site has `{}`", SITE_KEYS.join("`, `")))
         })
     };
     let text = |key| document.string(key, field(key)?);

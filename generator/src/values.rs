@@ -25,15 +25,23 @@ pub(crate) fn read(template: &Template, file: Option<&Path>, defines: &[String])
 }
 
 fn parse_define(template: &Template, define: &str) -> Result<(String, Value)> {
+    let here = |error: Error, part: &str, label: &str| {
+        let start = part.as_ptr() as usize - define.as_ptr() as usize;
+        error.in_argument("--define", define, start..start + part.len(), label)
+    };
     let (key, value) = define.split_once('=').ok_or_else(|| {
-        Error::input(format!("`--define {define}` has no `=`"))
-            .help(format!("write `--define {define}=VALUE`"))
+        let error = Error::input(format!("`--define {define}` has no `=`"));
+        let key = if define.is_empty() { "KEY" } else { define };
+        here(error, define, "no `=`").help(format!("write `--define {key}=VALUE`"))
     })?;
-    let key = key.trim();
+    let (key, value) = (key.trim(), value.trim_start());
     let option = template
         .option(key)
-        .ok_or_else(|| unknown_option(template, key))?;
-    Ok((key.to_owned(), option.parse(value.trim_start())?))
+        .ok_or_else(|| here(unknown_option(template, key), key, "no option"))?;
+    let value = option
+        .parse(value)
+        .map_err(|error| here(error, value, "this value"))?;
+    Ok((key.to_owned(), value))
 }
 
 fn read_file(template: &Template, path: &Path) -> Result<Values> {
@@ -43,7 +51,8 @@ fn read_file(template: &Template, path: &Path) -> Result<Values> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Error::input(format!("the values file `{name}` is not UTF-8 (byte {at})"))
-            .help("a values file is TOML")
+            .at_wrong_byte(&name, error.as_bytes())
+            .help("save it as UTF-8; a values file is TOML")
     })?;
     parse_file(template, &name, &text)
 }

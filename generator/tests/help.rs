@@ -17,13 +17,16 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new       Make a project
-  examples  List the worked examples that `new --example` makes
-  options   List the options, their values and what each changes
-  todos     List what is left to change in a project for your own task
-  update    Bring later improvements of the template into a project; your changes stay
-  add       Bring into a project what was not chosen when it was made
-  help      Print this message or the help of the given subcommand(s)
+  new          Make a project
+  examples     List the worked examples that `new --example` makes
+  options      List the options, their values and what each changes
+  todos        List what is left to change in a project for your own task
+  update       Bring later improvements of the template into a project; your changes stay
+  add          Bring into a project what was not chosen when it was made
+  explain      Tell all about a site to change, with a worked answer
+  completions  Write a script that completes the command line in a shell
+  man          Write the manual, as pages for `man`
+  help         Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -145,6 +148,94 @@ Options:
 }
 
 #[test]
+fn help_of_explain() {
+    Place::new()
+        .kiln("explain --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Tell all about a site to change, with a worked answer
+
+Usage: kiln explain [OPTIONS] [TODO-ID]
+
+Arguments:
+  [TODO-ID]
+          The site, such as `model.architecture`; without one, all are listed
+
+Options:
+      --path <PROJECT>
+          The project's folder [default: this one, where it is a project; else the template]
+
+      --example <EXAMPLE>
+          Show the answer of this example [default: the one that tells most]
+
+      --format <FORMAT>
+          How to write it
+
+          Possible values:
+          - text: For people
+          - json: For programs
+          
+          [default: text]
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+"#]]);
+}
+
+#[test]
+fn help_of_completions() {
+    Place::new()
+        .kiln("completions --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Write a script that completes the command line in a shell
+
+Usage: kiln completions <SHELL>
+
+Arguments:
+  <SHELL>  The shell to write it for [possible values: bash, elvish, fish, powershell, zsh]
+
+Options:
+  -h, --help  Print help
+
+Where to put the script:
+  bash        kiln completions bash > ~/.local/share/bash-completion/completions/kiln
+  zsh         kiln completions zsh > ~/.zfunc/_kiln
+              with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
+  fish        kiln completions fish > ~/.config/fish/completions/kiln.fish
+  powershell  kiln completions powershell | Out-String | Invoke-Expression
+              in the file that $PROFILE names
+  elvish      kiln completions elvish > ~/.config/elvish/lib/kiln.elv
+              with `use kiln` in ~/.config/elvish/rc.elv
+
+"#]]);
+}
+
+#[test]
+fn help_of_man() {
+    Place::new()
+        .kiln("man --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Write the manual, as pages for `man`
+
+Usage: kiln man [FOLDER]
+
+Arguments:
+  [FOLDER]  The folder to write kiln.1 and a page for each subcommand into [default: kiln.1 is
+            printed]
+
+Options:
+  -h, --help  Print help
+
+"#]]);
+}
+
+#[test]
 fn nothing() {
     Place::new()
         .kiln("")
@@ -157,13 +248,16 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new       Make a project
-  examples  List the worked examples that `new --example` makes
-  options   List the options, their values and what each changes
-  todos     List what is left to change in a project for your own task
-  update    Bring later improvements of the template into a project; your changes stay
-  add       Bring into a project what was not chosen when it was made
-  help      Print this message or the help of the given subcommand(s)
+  new          Make a project
+  examples     List the worked examples that `new --example` makes
+  options      List the options, their values and what each changes
+  todos        List what is left to change in a project for your own task
+  update       Bring later improvements of the template into a project; your changes stay
+  add          Bring into a project what was not chosen when it was made
+  explain      Tell all about a site to change, with a worked answer
+  completions  Write a script that completes the command line in a shell
+  man          Write the manual, as pages for `man`
+  help         Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -188,13 +282,15 @@ fn unknown_subcommand() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-error: unrecognized subcommand 'nwe'
-
-  tip: a similar subcommand exists: 'new'
-
-Usage: kiln <COMMAND>
-
-For more information, try '--help'.
+  × unrecognized subcommand `nwe`
+   ╭─[command line:1:6]
+ 1 │ kiln nwe x
+   ·      ─┬─
+   ·       ╰── here
+   ╰────
+  help: a similar subcommand exists: `new`
+        usage: kiln <COMMAND>
+        for more information, try `--help`.
 
 "#]]);
 }
@@ -206,13 +302,15 @@ fn unknown_argument() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-error: unexpected argument '--forse' found
-
-  tip: a similar argument exists: '--force'
-
-Usage: kiln new --force <NAME>
-
-For more information, try '--help'.
+  × unexpected argument `--forse` found
+   ╭─[command line:1:12]
+ 1 │ kiln new x --forse
+   ·            ───┬───
+   ·               ╰── here
+   ╰────
+  help: a similar argument exists: `--force`
+        usage: kiln new --force <NAME>
+        for more information, try `--help`.
 
 "#]]);
 }
@@ -224,12 +322,15 @@ fn unknown_vcs() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-error: invalid value 'gitt' for '--vcs <VCS>'
-  [possible values: git, none]
-
-  tip: a similar value exists: 'git'
-
-For more information, try '--help'.
+  × invalid value `gitt` for `--vcs <VCS>`
+   ╭─[command line:1:18]
+ 1 │ kiln new x --vcs gitt
+   ·                  ──┬─
+   ·                    ╰── here
+   ╰────
+  help: possible values: git, none
+        a similar value exists: `git`
+        for more information, try `--help`.
 
 "#]]);
 }
@@ -241,12 +342,14 @@ fn no_name() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-error: the following required arguments were not provided:
-  <NAME>
-
-Usage: kiln new <NAME>
-
-For more information, try '--help'.
+  × the following required arguments were not provided: <NAME>
+   ╭─[command line:1:10]
+ 1 │ kiln new  
+   ·          ▲
+   ·          ╰── here
+   ╰────
+  help: usage: kiln new <NAME>
+        for more information, try `--help`.
 
 "#]]);
 }
@@ -258,12 +361,15 @@ fn unknown_format() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-error: invalid value 'jsn' for '--format <FORMAT>'
-  [possible values: text, json]
-
-  tip: a similar value exists: 'json'
-
-For more information, try '--help'.
+  × invalid value `jsn` for `--format <FORMAT>`
+   ╭─[command line:1:21]
+ 1 │ kiln todos --format jsn
+   ·                     ─┬─
+   ·                      ╰── here
+   ╰────
+  help: possible values: text, json
+        a similar value exists: `json`
+        for more information, try `--help`.
 
 "#]]);
 }

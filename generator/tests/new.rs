@@ -363,6 +363,7 @@ fn refuses_a_folder_that_cannot_be_written() {
     assert.code(3).stderr_eq(str![[r#"
   × cannot write to the folder `/proc/self`
   ╰─▶ No such file or directory (os error 2) at path "/proc/self/.kiln-[..]"
+  help: check the path: a part of it does not exist
 
 "#]]);
 }
@@ -445,67 +446,174 @@ fn refuses_names() {
         str![[r#"
 ""
   × the name of a project cannot be empty
+  help: give a name, such as `my-model`
 "2d-net"
   × `2d-net` cannot name a project: it starts with a digit
+   ╭─[NAME:1:1]
+ 1 │ 2d-net
+   · ┬
+   · ╰── here
+   ╰────
   help: `d-net` would do
 "-"
   × `-` cannot name a project: it does not start with a letter
+   ╭─[NAME:1:1]
+ 1 │ -
+   · ┬
+   · ╰── here
+   ╰────
   help: choose another name, such as `my-model`
 "_"
-  × the name of a project cannot be empty
+  × `_` cannot name a project: it has no letter
+   ╭─[NAME:1:1]
+ 1 │ _
+   · ┬
+   · ╰── this name
+   ╰────
+  help: choose another name, such as `my-model`
 "a b"
   × `a b` cannot name a project: it contains ' '; ASCII letters, digits, `-` and `_` make a name
+   ╭─[NAME:1:2]
+ 1 │ a b
+   ·  ┬
+   ·  ╰── here
+   ╰────
   help: `a-b` would do
 "a/b"
   × `a/b` cannot name a project: it contains `/`
+   ╭─[NAME:1:2]
+ 1 │ a/b
+   ·  ┬
+   ·  ╰── here
+   ╰────
   help: to choose the folder, add `--path FOLDER`
 "naïve"
   × `naïve` cannot name a project: it contains 'ï'; ASCII letters, digits, `-` and `_` make a name
+   ╭─[NAME:1:3]
+ 1 │ naïve
+   ·   ┬
+   ·   ╰── here
+   ╰────
   help: `na-ve` would do
 "a.b"
   × `a.b` cannot name a project: it contains '.'; ASCII letters, digits, `-` and `_` make a name
+   ╭─[NAME:1:2]
+ 1 │ a.b
+   ·  ┬
+   ·  ╰── here
+   ╰────
   help: `a-b` would do
 "struct"
   × `struct` cannot name a project: it is a keyword of Rust
+   ╭─[NAME:1:1]
+ 1 │ struct
+   · ───┬──
+   ·    ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "async"
   × `async` cannot name a project: it is a keyword of Rust
+   ╭─[NAME:1:1]
+ 1 │ async
+   · ──┬──
+   ·   ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "gen"
   × `gen` cannot name a project: it is a keyword of Rust
+   ╭─[NAME:1:1]
+ 1 │ gen
+   · ─┬─
+   ·  ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "test"
   × `test` cannot name a project: it conflicts with Rust's built-in test library
+   ╭─[NAME:1:1]
+ 1 │ test
+   · ──┬─
+   ·   ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "core"
   × `core` cannot name a project: it is part of Rust's standard library
+   ╭─[NAME:1:1]
+ 1 │ core
+   · ──┬─
+   ·   ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "proc-macro"
   × `proc-macro` cannot name a project: it is part of Rust's standard library
+   ╭─[NAME:1:1]
+ 1 │ proc-macro
+   · ─────┬────
+   ·      ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "build"
   × `build` cannot name a project: it conflicts with the names of cargo's build folders
+   ╭─[NAME:1:1]
+ 1 │ build
+   · ──┬──
+   ·   ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "incremental"
   × `incremental` cannot name a project: it conflicts with the names of cargo's build folders
+   ╭─[NAME:1:1]
+ 1 │ incremental
+   · ─────┬─────
+   ·      ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "nul"
   × `nul` cannot name a project: it is a reserved file name on Windows
+   ╭─[NAME:1:1]
+ 1 │ nul
+   · ─┬─
+   ·  ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "COM1"
   × `COM1` cannot name a project: it is a reserved file name on Windows
+   ╭─[NAME:1:1]
+ 1 │ COM1
+   · ──┬─
+   ·   ╰── this name
+   ╰────
   help: choose another name, such as `my-model`
 "Test"
   × `test` cannot name a project: it conflicts with Rust's built-in test library
+   ╭─[NAME:1:1]
+ 1 │ Test
+   · ──┬─
+   ·   ╰── becomes `test`
+   ╰────
   help: choose another name, such as `my-model`
 "burn"
   × `burn` cannot name a project: it is the name of one of the new crate's own dependencies
+   ╭─[NAME:1:1]
+ 1 │ burn
+   · ──┬─
+   ·   ╰── taken
+   ╰────
   help: choose another name, such as `my-model`
 "clap"
   × `clap` cannot name a project: it is the name of one of the new crate's own dependencies
+   ╭─[NAME:1:1]
+ 1 │ clap
+   · ──┬─
+   ·   ╰── taken
+   ╰────
   help: choose another name, such as `my-model`
 "serde-json"
   × `serde-json` cannot name a project: it is the name of one of the new crate's own dependencies
+   ╭─[NAME:1:1]
+ 1 │ serde-json
+   · ─────┬────
+   ·      ╰── taken
+   ╰────
   help: choose another name, such as `my-model`
 
 "#]]
@@ -543,36 +651,85 @@ fn refuses_definitions() {
         str![[r#"
 "strtegy=mirrored"
   × there is no option `strtegy`
+   ╭─[--define:1:1]
+ 1 │ strtegy=mirrored
+   · ───┬───
+   ·    ╰── no option
+   ╰────
   help: did you mean `strategy`? the options are `description`, `strategy`, `hardware`,
         `tensorboard`, `cluster`, `ci`
 "nonsense=1"
   × there is no option `nonsense`
+   ╭─[--define:1:1]
+ 1 │ nonsense=1
+   · ────┬───
+   ·     ╰── no option
+   ╰────
   help: the options are `description`, `strategy`, `hardware`, `tensorboard`, `cluster`, `ci`
 "strategy=mirored"
   × "mirored" is not a value of the option `strategy`
+   ╭─[--define:1:10]
+ 1 │ strategy=mirored
+   ·          ───┬───
+   ·             ╰── this value
+   ╰────
   help: did you mean `mirrored`? its values are `mirrored`, `one-device`, `multi-worker-mirrored`
 "strategy="
   × "" is not a value of the option `strategy`
+   ╭─[--define:1:10]
+ 1 │ strategy= 
+   ·          ▲
+   ·          ╰── this value
+   ╰────
   help: its values are `mirrored`, `one-device`, `multi-worker-mirrored`
 "strategy"
   × `--define strategy` has no `=`
+   ╭─[--define:1:1]
+ 1 │ strategy
+   · ────┬───
+   ·     ╰── no `=`
+   ╰────
   help: write `--define strategy=VALUE`
 "hardware=Cuda"
   × "Cuda" is not a value of the option `hardware`
+   ╭─[--define:1:10]
+ 1 │ hardware=Cuda
+   ·          ──┬─
+   ·            ╰── this value
+   ╰────
   help: did you mean `cuda`? its values are `flex`, `cuda`, `wgpu`, `vulkan`, `metal`, `rocm`
 "description=say /"hi/""
   × "say /"hi/"" is not a value of the option `description`
+   ╭─[--define:1:13]
+ 1 │ description=say "hi"
+   ·             ────┬───
+   ·                 ╰── this value
+   ╰────
   help: it must match the regex `^[^"//[:cntrl:]]*$`
 "description=two/nlines"
   × "two/nlines" is not a value of the option `description`
+   ╭─[--define:1:13]
+ 1 │ ╭─▶ description=two
+ 2 │ ├─▶ lines
+   · ╰──── this value
+   ╰────
   help: it must match the regex `^[^"//[:cntrl:]]*$`
 "project-name=x"
   × there is no option `project-name`
+   ╭─[--define:1:1]
+ 1 │ project-name=x
+   · ──────┬─────
+   ·       ╰── no option
+   ╰────
   help: `project-name` follows from the name and place of the project
 "=x"
-  × there is no option ``
-  help: did you mean `ci`? the options are `description`, `strategy`, `hardware`, `tensorboard`,
-        `cluster`, `ci`
+  × no option is named before the `=`
+   ╭─[--define:1:1]
+ 1 │ =x
+   · ▲
+   · ╰── no option
+   ╰────
+  help: the options are `description`, `strategy`, `hardware`, `tensorboard`, `cluster`, `ci`
 
 "#]]
     );
@@ -638,6 +795,7 @@ fn refuses_values_files() {
    ·             ▲
    ·             ╰── here
    ╰────
+  help: lines of TOML are `key = "text"`, `[table]` or `# comment`
 "strategy = 'mirrored'/nhardwear = 'cuda'/n"
   × there is no option `hardwear`
    ╭─[v.toml:2:1]
@@ -663,6 +821,7 @@ fn refuses_values_files() {
    ·            ─┬─
    ·             ╰── this is a float
    ╰────
+  help: write `strategy = "text"`
 "strategy = { is = 'a table' }/n"
   × `strategy` should be a string
    ╭─[v.toml:1:12]
@@ -670,6 +829,7 @@ fn refuses_values_files() {
    ·            ─────────┬────────
    ·                     ╰── this is a table
    ╰────
+  help: write `strategy = "text"`
 "[values]/nci = 'none'/n[other]/n"
   × a values file has its options under `[values]` or none
    ╭─[v.toml:3:2]
@@ -695,6 +855,7 @@ fn refuses_values_files() {
    ·          ┬
    ·          ╰── this is an integer
    ╰────
+  help: write `[values]`, and what is in it on the lines below
 "strategy = 'mirrored'/nstrategy = 'mirrored'/n"
   × `v.toml` is not valid TOML: duplicate key
    ╭─[v.toml:2:1]
@@ -703,6 +864,7 @@ fn refuses_values_files() {
    · ────┬───
    ·     ╰── here
    ╰────
+  help: lines of TOML are `key = "text"`, `[table]` or `# comment`
 "= nothing/n"
   × `v.toml` is not valid TOML: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`
    ╭─[v.toml:1:1]
@@ -710,6 +872,7 @@ fn refuses_values_files() {
    · ▲
    · ╰── here
    ╰────
+  help: lines of TOML are `key = "text"`, `[table]` or `# comment`
 
 "#]]
     );
@@ -721,7 +884,12 @@ fn refuses_values_files() {
         .code(2)
         .stderr_eq(str![[r#"
   × the values file `v.toml` is not UTF-8 (byte 1)
-  help: a values file is TOML
+   ╭─[v.toml:1:2]
+ 1 │ a�
+   ·  ┬
+   ·  ╰── no UTF-8
+   ╰────
+  help: save it as UTF-8; a values file is TOML
 
 "#]]);
     place
@@ -731,6 +899,7 @@ fn refuses_values_files() {
         .stderr_eq(str![[r#"
   × cannot read the values file `absent.toml`
   ╰─▶ No such file or directory (os error 2)
+  help: check the path: a part of it does not exist
 
 "#]]);
     place.kiln("new a --yes --values .").assert().code(2);

@@ -276,6 +276,7 @@ fn refuses_a_wrong_list_of_sites() {
    ·     ╰── this site
  2 │ id = "a"
    ╰────
+  help: a site has `id`, `file`, `what`, `now`, `test`
 "[[site]/n"
   × `./todos.toml` is not valid TOML: unclosed array table, expected `]`
    ╭─[./todos.toml:1:8]
@@ -283,6 +284,7 @@ fn refuses_a_wrong_list_of_sites() {
    ·        ▲
    ·        ╰── here
    ╰────
+  help: lines of TOML are `key = "text"`, `[table]` or `# comment`
 "[[sites]]/nid = /"a/"/n"
   × unknown key `sites` in `./todos.toml`
    ╭─[./todos.toml:1:3]
@@ -299,6 +301,7 @@ fn refuses_a_wrong_list_of_sites() {
    ·        ┬
    ·        ╰── this is an integer
    ╰────
+  help: write `[[site]]` before each
 "[[site]]/nid = 3/nfile = /"/"/nwhat = /"/"/nnow = /"/"/ntest = []/n"
   × `id` should be a string
    ╭─[./todos.toml:2:6]
@@ -308,6 +311,7 @@ fn refuses_a_wrong_list_of_sites() {
    ·      ╰── this is an integer
  3 │ file = ""
    ╰────
+  help: write `id = "text"`
 "[[site]]/nid = /"a/"/nfile = /"/"/nwhat = /"/"/nnow = /"/"/ntest = /"t/"/n"
   × `test` should be an array of strings
    ╭─[./todos.toml:6:8]
@@ -316,6 +320,7 @@ fn refuses_a_wrong_list_of_sites() {
    ·        ─┬─
    ·         ╰── this is a string
    ╰────
+  help: write `test = ["one", "two"]`
 "[[site]]/nid = /"a/"/nfile = /"/"/nwhat = /"/"/nnow = /"/"/ntests = []/n"
   × unknown key `tests` in `./todos.toml`
    ╭─[./todos.toml:6:1]

@@ -377,14 +377,14 @@ fn wrong_files() {
     let part = "{{text | remove: 't'}}";
     assert_eq!(
         refusal(&empty),
-        format!("the part `{part}` of the path `{part}/f.txt` comes out empty")
+        format!("{part}/f.txt:1:1: the part `{part}` of the path `{part}/f.txt` comes out empty")
     );
 
     let binary = small("", &[]);
     put(binary.path(), "image.png", &[b'a', 0xff, 0xfe]);
     assert_eq!(
         refusal(&binary),
-        "`image.png` is not UTF-8 (byte 1), so it cannot be rendered"
+        "image.png:1:2: `image.png` is not UTF-8 (byte 1), so it cannot be rendered"
     );
 
     let formatted = tempfile::tempdir().unwrap();

@@ -14,7 +14,10 @@ use crate::{
     transaction, values,
 };
 
-use super::renew::{RenewArgs, Source, renew};
+use super::{
+    print,
+    renew::{RenewArgs, Source, renew},
+};
 
 /// What people call a choice that the template calls otherwise.
 const ALIASES: [(&str, &str); 1] = [("mpi", "multi-worker-mirrored")];
@@ -58,7 +61,7 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     let is = Answers::complete(&source.template, record.name.clone(), wanted)?;
     let added = added.join(" ");
     if args.renew.format == Format::Text {
-        println!("Adding {added} to `{}`", record.name.package());
+        print(&format!("Adding {added} to `{}`\n", record.name.package()))?;
     }
     let labels = Labels {
         mine: "yours",

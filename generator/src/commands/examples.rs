@@ -1,6 +1,6 @@
 //! `kiln examples`: the worked examples.
 
-use std::process::ExitCode;
+use std::{fmt::Write as _, process::ExitCode};
 
 use crate::{
     error::Result,
@@ -19,10 +19,12 @@ pub(crate) fn run() -> Result<ExitCode> {
         .map(str::len)
         .max()
         .unwrap_or(0);
+    let mut text = String::new();
     for name in example::names() {
         let description = Example::embedded(&template, name)?.description();
-        println!("{name:width$}  {description}");
+        let _ = writeln!(text, "{name:width$}  {description}");
     }
-    println!("\nMake one with `kiln new NAME --example EXAMPLE`.");
+    text.push_str("\nMake one with `kiln new NAME --example EXAMPLE`.\n");
+    super::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

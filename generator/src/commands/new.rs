@@ -68,10 +68,13 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     for warning in &written.warnings {
         eprintln!("warning: {warning}");
     }
-    print!(
-        "{}",
-        report(&answers, example.as_ref(), &path, &written, args.train)
-    );
+    super::print(&report(
+        &answers,
+        example.as_ref(),
+        &path,
+        &written,
+        args.train,
+    ))?;
     if args.train {
         return train(&path);
     }

@@ -20,7 +20,7 @@ use crate::{
 /// # Errors
 /// The template is wrong.
 pub(crate) fn run() -> Result<ExitCode> {
-    print!("{}", describe(&Template::embedded()?)?);
+    super::print(&describe(&Template::embedded()?)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -59,7 +59,7 @@ fn ask_text(option: &TemplateOption) -> Result<Value> {
 
 /// What is wrong with an answer, with the way out.
 fn refusal(error: &Error) -> String {
-    match miette::Diagnostic::help(error) {
+    match error.way_out() {
         Some(help) => format!("{error}: {help}"),
         None => error.to_string(),
     }

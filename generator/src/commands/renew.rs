@@ -12,6 +12,7 @@ use std::{
 use clap::Args;
 use serde_json::json;
 
+use super::print;
 use crate::{
     cli::Format,
     error::{Error, Result},
@@ -123,8 +124,8 @@ pub(crate) fn renew(
         transaction::apply(project, &changes, &[])?;
     }
     match args.format {
-        Format::Text => print!("{}", report(&merged, &new_sites(base, new), args.dry_run)),
-        Format::Json => println!("{}", json(&merged, args.dry_run)),
+        Format::Text => print(&report(&merged, &new_sites(base, new), args.dry_run))?,
+        Format::Json => print(&format!("{}\n", json(&merged, args.dry_run)))?,
     }
     let left = merged.iter().any(|file| file.fate.needs_a_look());
     Ok(ExitCode::from(u8::from(left)))

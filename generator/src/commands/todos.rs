@@ -18,8 +18,8 @@ const LEFT: u8 = 1;
 pub(crate) fn run(args: &TodosArgs) -> Result<ExitCode> {
     let scan = todo::scan(&args.path)?;
     match args.format {
-        Format::Text => print!("{}", text(&scan, &args.path)),
-        Format::Json => println!("{}", json(&scan)?),
+        Format::Text => super::print(&text(&scan, &args.path))?,
+        Format::Json => super::print(&(json(&scan)? + "\n"))?,
     }
     Ok(if args.deny && !scan.is_done() {
         ExitCode::from(LEFT)

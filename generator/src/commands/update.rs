@@ -9,7 +9,10 @@ use crate::{
     transaction, values,
 };
 
-use super::renew::{RenewArgs, Source, renew};
+use super::{
+    print,
+    renew::{RenewArgs, Source, renew},
+};
 
 /// The arguments of `kiln update`.
 #[derive(Debug, Args)]
@@ -52,14 +55,14 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
     values.extend(values::read(&new.template, None, &args.define)?);
     let is = Answers::complete(&new.template, record.name.clone(), values)?;
     if args.renew.format == Format::Text {
-        println!(
-            "Updating `{}` from {} to {}",
-            record.name.package(),
-            base.label,
-            new.label
-        );
+        let name = record.name.package();
+        print(&format!(
+            "Updating `{name}` from {} to {}\n",
+            base.label, new.label
+        ))?;
         for option in others {
-            println!("  the option `{option}` is no more, or no longer takes its value");
+            let why = "is no more, or no longer takes its value";
+            print(&format!("  the option `{option}` {why}\n"))?;
         }
     }
     let labels = Labels {

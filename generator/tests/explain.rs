@@ -1,0 +1,323 @@
+//! `kiln explain`: what it tells of each site, in a project and outside of one.
+
+mod common;
+
+use std::fs;
+
+use common::Place;
+use kiln::{
+    explain::{Explainer, Explanation, site_ids},
+    template::Template,
+};
+use serde_json::Value;
+use snapbox::str;
+
+/// How many examples have an answer of their own for each site.
+const ANSWERS: &[(&str, usize)] = &[
+    ("strategy.devices", 0),
+    ("loss.objects", 3),
+    ("loss.compute", 1),
+    ("metric.set", 3),
+    ("metric.best", 3),
+    ("model.architecture", 5),
+    ("model.split", 3),
+    ("optimizer.choice", 5),
+    ("dataset.batch", 4),
+    ("dataset.augment", 1),
+    ("dataset.picture", 3),
+    ("dataset.source", 5),
+    ("dataset.split", 2),
+    ("train.step", 3),
+    ("train.gradients", 3),
+    ("callbacks.schedule", 3),
+    ("callbacks.hooks", 3),
+    ("validation.step", 2),
+    ("test.step", 2),
+    ("infer.inputs", 3),
+    ("infer.predict", 3),
+];
+
+fn all() -> Vec<Explanation> {
+    let template = Template::embedded().unwrap();
+    let explainer = Explainer::of_template(&template).unwrap();
+    let ids = site_ids(&template).unwrap();
+    let explained = ids.iter().map(|(id, _)| explainer.explain(id).unwrap());
+    explained.collect()
+}
+
+fn stdout(command: snapbox::cmd::Command) -> String {
+    let done = command.assert().success().stderr_eq("");
+    String::from_utf8(done.get_output().stdout.clone()).unwrap()
+}
+
+fn made(name: &str, options: &str) -> Place {
+    let place = Place::new();
+    place
+        .kiln(&format!("new {name} --yes --vcs none {options}"))
+        .assert()
+        .success();
+    place
+}
+
+#[test]
+fn each_site_is_explained_whole() {
+    let all = all();
+    let counted: Vec<_> = all
+        .iter()
+        .map(|site| (site.id.as_str(), site.answers.len()))
+        .collect();
+    assert_eq!(counted, ANSWERS);
+    for site in &all {
+        let id = &site.id;
+        assert!(!site.what.is_empty() && site.now.is_some(), "{id}");
+        assert!(site.notes.contains_key("Shapes"), "{id}");
+        assert_eq!(site.state, None, "{id}");
+        assert!(!site.tests.is_empty(), "{id}");
+        for test in &site.tests {
+            assert!(test.line.is_some(), "{id}: {}", test.name);
+            assert!(test.says.ends_with('.'), "{id}: {}", test.says);
+        }
+        let told = site.tests.iter().any(|test| !test.messages.is_empty());
+        assert!(told || *id == "dataset.picture", "{id}");
+        let default = site.default.as_ref().unwrap();
+        assert!(!default.code.contains("TODO("), "{id}");
+        for answer in &site.answers {
+            assert_eq!(answer.code.file, site.file, "{id}");
+            assert_ne!(answer.code.code, default.code, "{id}");
+            assert!(!answer.description.is_empty(), "{id}");
+        }
+    }
+}
+
+/// Every place that is told is that of what is shown.
+#[test]
+fn lines_are_true() {
+    let place = made("a", "");
+    let check = |folder: &str, file: &str, line: usize, expected: &str| {
+        let text = fs::read_to_string(place.join(&format!("{folder}/{file}"))).unwrap();
+        let found = text.lines().nth(line - 1).unwrap();
+        assert_eq!(found.trim(), expected.trim(), "{folder}/{file}:{line}");
+    };
+    let first = |code: &str| code.lines().next().unwrap().to_owned();
+    for site in all() {
+        let default = site.default.unwrap();
+        check("a", &default.file, default.line, &first(&default.code));
+        for test in site.tests {
+            let name = test.name.rsplit("::").next().unwrap();
+            let head = format!("fn {name}() {{");
+            check("a", &test.file, test.line.unwrap(), &head);
+        }
+        for answer in site.answers {
+            let example = &answer.example;
+            if !place.join(example).exists() {
+                let new = format!("new {example} --yes --vcs none --example {example}");
+                place.kiln(&new).assert().success();
+            }
+            let code = &answer.code;
+            check(example, &code.file, code.line, &first(&code.code));
+        }
+    }
+}
+
+#[test]
+fn a_site_of_the_template() {
+    let place = Place::new();
+    place
+        .kiln("explain loss.objects")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+loss.objects  src/loss.rs
+  Create the losses of your task, each with one value an example.
+  Now: sparse categorical cross-entropy from logits.
+  Shapes: predictions [batch, classes] and labels [batch] in, losses [batch] out.
+
+Guarded by:
+  loss::there_is_one_finite_loss_an_example  tests/contract/loss.rs:7
+    There is one finite loss an example.
+    - fails with: 3 examples have {} losses and 8 examples {}: leave the sum to `compute_loss`
+    - fails with: losses are not finite: {many:?}
+    - fails with: the loss of an example depends on the others in its batch: {few:?} and {many:?}
+Run just these: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
+
+The template has, at src/loss.rs:18:
+
+    /// Creates the loss objects.
+    pub fn create_loss_objects() -> LossObjects {
+        LossObjects {
+            cross_entropy: SparseCategoricalCrossentropy {
+                reduction: Reduction::None,
+            },
+        }
+    }
+
+A worked answer, of the example `cyclegan`:
+CycleGAN: translates images of one kind into another and back, without pairs to learn from.
+It has, at src/loss.rs:46:
+
+    /// Creates the loss objects, with the weights of the paper.
+    pub fn create_loss_objects() -> LossObjects {
+        LossObjects {
+            adversarial: LeastSquares {
+                reduction: Reduction::None,
+            },
+            distance: AbsoluteError {
+                reduction: Reduction::None,
+            },
+            cycle_weight: 10.0,
+            identity_weight: 5.0,
+        }
+    }
+
+Other answers, with `--example`: callbacks, keras-cnn
+
+"#]]);
+}
+
+#[test]
+fn another_answer_is_shown_when_asked_for() {
+    let place = Place::new();
+    let said = stdout(place.kiln("explain model.architecture --example keras-cnn"));
+    let answer = said.split("A worked answer").nth(1).unwrap();
+    assert!(answer.contains("of the example `keras-cnn`"), "{answer}");
+    assert!(answer.contains("pool: MaxPool2d,"), "{answer}");
+    assert!(answer.contains("fn finish"), "all of its impl: {answer}");
+    assert!(
+        answer.contains("cyclegan"),
+        "the others are named: {answer}"
+    );
+}
+
+/// What follows a function of a site directly is of the site too, up to what is something else.
+#[test]
+fn a_site_of_several_functions_is_shown_whole() {
+    let place = Place::new();
+    let said = stdout(place.kiln("explain callbacks.hooks --example callbacks"));
+    let (default, answer) = said.split_once("A worked answer").unwrap();
+    for function in ["prepare_inputs", "prepare_loss_inputs", "is_trainable"] {
+        let function = format!("pub fn {function}(");
+        assert!(default.contains(&function), "{default}");
+        assert!(answer.contains(&function), "{answer}");
+    }
+    let said = stdout(place.kiln("explain metric.best"));
+    assert!(said.contains("pub const BEST"), "{said}");
+    assert!(!said.contains("pub fn"), "{said}");
+}
+
+#[test]
+fn sites_are_listed() {
+    let place = Place::new();
+    let said = stdout(place.kiln("explain"));
+    let ids: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .collect();
+    for ((id, _), (found, what)) in ANSWERS.iter().zip(&ids) {
+        assert_eq!(id, found);
+        assert!(what.trim().ends_with('.'), "{what}");
+    }
+    let listed: Value = serde_json::from_str(&stdout(place.kiln("explain --format json"))).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), ANSWERS.len());
+    assert_eq!(listed[0]["id"], "strategy.devices");
+}
+
+/// In a project the list is that of the project, and its code is shown where it is another.
+#[test]
+fn a_project_is_explained_as_it_is() {
+    let place = made("a", "");
+    let explain = |id: &str| -> Value {
+        let command = place.command();
+        let command = command.args(["explain", id, "--path", "a", "--format", "json"]);
+        serde_json::from_str(&stdout(command)).unwrap()
+    };
+    let before = explain("loss.compute");
+    assert_eq!(before["state"]["is"], "left");
+    assert_eq!(before["state"]["file"], "src/loss.rs");
+    assert!(before["current"].is_null(), "the default: {before}");
+
+    let loss = place.join("a/src/loss.rs");
+    let text = fs::read_to_string(&loss).unwrap();
+    let marker = text.find("    // TODO(loss.compute)").unwrap();
+    let code = marker + text[marker..].find("    let denominator").unwrap();
+    let changed = format!("{}{}", &text[..marker], &text[code..]).replace(
+        "compute_average_loss(per_example_losses,",
+        "half(per_example_losses,",
+    );
+    fs::write(&loss, changed).unwrap();
+    let after = explain("loss.compute");
+    assert_eq!(after["state"]["is"], "done");
+    assert_eq!(after["notes"], before["notes"]);
+    let current = after["current"]["code"].as_str().unwrap();
+    assert!(current.contains("half(per_example_losses,"), "{current}");
+    assert_eq!(after["default"], before["default"]);
+
+    // From inside, the project is found without being named.
+    let said = stdout(place.command().current_dir(place.join("a")).arg("explain"));
+    assert!(said.contains("loss.compute        done  Weight"), "{said}");
+    assert!(said.contains("loss.objects        left  Create"), "{said}");
+}
+
+#[test]
+fn a_site_of_the_projects_own_is_explained_too() {
+    let place = made("a", "");
+    place.put(
+        "a/src/own.rs",
+        "// TODO(own.part): Do it.\n//   Shapes: none.\nfn part() {}\n",
+    );
+    let said = stdout(place.kiln("explain own.part --path a"));
+    snapbox::assert_data_eq!(
+        said,
+        str![[r#"
+own.part  src/own.rs
+  Do it.
+  Shapes: none.
+  Left: its marker is at src/own.rs:1.
+
+This project has, at src/own.rs:3:
+
+    fn part() {}
+
+"#]]
+    );
+    // A source that is being edited is no error.
+    place.put("a/src/own.rs", "// TODO(own.part): Do it.\nfn part() {\n");
+    let said = stdout(place.kiln("explain own.part --path a"));
+    assert!(!said.contains("This project has"), "{said}");
+}
+
+#[test]
+fn a_test_that_is_gone_is_told() {
+    let place = made("a", "");
+    fs::remove_file(place.join("a/tests/contract/loss.rs")).unwrap();
+    let said = stdout(place.kiln("explain loss.compute --path a"));
+    assert!(said.contains("It is not there: this project has"), "{said}");
+}
+
+/// A list of sites cannot make it read outside of the project.
+#[test]
+fn nothing_outside_of_a_project_is_read() {
+    let place = Place::new();
+    place.put("secret.rs", "// TODO(out.side): Here.\nfn secret() {}\n");
+    place.put(
+        "a/todos.toml",
+        "[[site]]\nid = \"out.side\"\nfile = \"../secret.rs\"\nwhat = \"w\"\nnow = \"n\"\n\
+         test = [\"../../x::y\"]\n",
+    );
+    let said = stdout(place.kiln("explain out.side --path a"));
+    assert!(!said.contains("secret()"), "{said}");
+}
+
+#[test]
+fn the_contract_tests_are_told_as_the_project_has_them() {
+    let place = made("a", "");
+    let path = place.join("a/tests/contract/loss.rs");
+    let text = fs::read_to_string(&path).unwrap();
+    let documented = text.replace(
+        "#[test]\nfn there_is_one",
+        "/// One loss,\n/// for one example.\n#[test]\nfn there_is_one",
+    );
+    assert_ne!(text, documented);
+    fs::write(&path, documented).unwrap();
+    let said = stdout(place.kiln("explain loss.objects --path a"));
+    assert!(said.contains("    One loss, for one example.\n"), "{said}");
+}
