@@ -21,11 +21,12 @@ use crate::{
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do
+  1    `todos --deny`: something is left to do; `check`: a check failed; `doctor`: the default
+       strategy cannot be used here
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
-  130  cancelled at a prompt
+  130  cancelled at a prompt, or stopped by Ctrl-C
   `new --train` passes on the exit status of the training";
 
 /// Generates training crates for Burn that train, on several replicas, from the first command.
@@ -46,6 +47,11 @@ enum Command {
     Options,
     /// List what is left to change in a project for your own task.
     Todos(TodosArgs),
+    /// Check that a project builds, keeps its contracts, trains and resumes.
+    #[command(long_about = commands::check::WHAT)]
+    Check(commands::check::CheckArgs),
+    /// Say what this machine has for building and training, and what lacks.
+    Doctor(commands::doctor::DoctorArgs),
 }
 
 /// The arguments of `kiln new`.
@@ -146,6 +152,8 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Examples => commands::examples::run(),
         Command::Options => commands::options::run(),
         Command::Todos(args) => commands::todos::run(args),
+        Command::Check(args) => commands::check::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
     }
 }
 

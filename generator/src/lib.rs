@@ -15,6 +15,7 @@ pub mod example;
 mod filters;
 pub mod name;
 pub mod option;
+mod process;
 pub mod project;
 pub mod render;
 mod tags;

@@ -1,5 +1,7 @@
 //! What each subcommand does.
 
+pub(crate) mod check;
+pub(crate) mod doctor;
 pub(crate) mod examples;
 pub(crate) mod new;
 pub(crate) mod options;
