@@ -94,9 +94,11 @@ fn run_json(command: Command) -> (Option<i32>, Value) {
 /// Each check with its result.
 fn results(report: &Value) -> Vec<(&str, &str)> {
     let checks = report["checks"].as_array().unwrap().iter();
-    let of = |check: &'_ Value, key: &str| check[key].as_str().unwrap().to_owned().leak() as &str;
     checks
-        .map(|check| (of(check, "check"), of(check, "result")))
+        .map(|check| {
+            let name = check["check"].as_str().unwrap();
+            (name, check["result"].as_str().unwrap())
+        })
         .collect()
 }
 
@@ -265,9 +267,12 @@ fn a_stop_that_goes_wrong_is_told() {
 /// It is cut back to its first checkpoint.
 #[test]
 fn a_training_too_fast_to_be_stopped_is_resumed_all_the_same() {
-    let (code, report) = with_fault("fast", &[]);
+    let (_place, command) = shared();
+    let (code, report) = run_json(command.env("FAKE", "fast"));
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(results(&report), PASSED);
+    let log = std::fs::read_to_string(report["checks"][4]["log"].as_str().unwrap()).unwrap();
+    assert!(log.ends_with("\nresumed after step 2\n"), "{log}");
 }
 
 #[test]

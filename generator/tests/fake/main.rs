@@ -77,6 +77,7 @@ fn main() {
         let kept = text.lines().take(2 * (step / 4) as usize);
         let kept: String = kept.map(|line| format!("{line}\n")).collect();
         fs::write(&log, kept).unwrap();
+        println!("resumed after step {step}");
     }
     if fault == "silent" {
         return;

@@ -7,7 +7,7 @@ mod training;
 
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus},
     time::{Duration, Instant},
 };
@@ -188,8 +188,8 @@ impl<'a> Checks<'a> {
         name: &'static str,
         check: impl FnOnce(&Log) -> Checked<T>,
     ) -> Result<Option<T>> {
-        eprintln!("{name} ...");
         let log = Log::new(&self.logs, name);
+        eprintln!("{name} ... {}", log.path().display());
         let started = Instant::now();
         let (outcome, problem, given) = match check(&log) {
             Ok(given) => (Outcome::Passed, None, Some(given)),
@@ -248,13 +248,14 @@ impl<'a> Checks<'a> {
         let folder = self.scratch.path().join("resumed");
         let mut running = log.start(self.command(training, &folder), Some(self.limit()))?;
         let first = || training::first_checkpoint(&folder);
-        if let Some(ended) = self.until(running.wait_until(|| first().is_some()))? {
+        let early = running.wait_until(|| first().is_some());
+        if let Some(ended) = early.map_err(|cause| cannot_wait(&cause))? {
             self.expect_end(ended, log, logs::of_program)?;
         } else {
             running.ask_to_end();
-            let ended = self.until(running.wait().map(Some))?;
+            let ended = wait(&mut running)?;
             // Where programs cannot be asked, it was killed.
-            if let (Some(ended), true) = (ended, cfg!(unix)) {
+            if cfg!(unix) {
                 self.expect_end(ended, log, logs::of_program)?;
             }
         }
@@ -272,7 +273,7 @@ impl<'a> Checks<'a> {
         Numbers::read(&folder)?.ensure_equal_to(whole)
     }
 
-    fn command(&self, training: &Training, folder: &std::path::Path) -> Command {
+    fn command(&self, training: &Training, folder: &Path) -> Command {
         let mut command = training.command(folder);
         command.current_dir(&self.project.root);
         command
@@ -284,14 +285,7 @@ impl<'a> Checks<'a> {
         log: &Log,
         find: impl Fn(&str) -> Option<String>,
     ) -> Checked<()> {
-        match self.until(running.wait().map(Some))? {
-            Some(ended) => self.expect_end(ended, log, find),
-            None => Ok(()),
-        }
-    }
-
-    fn until(&self, ended: io::Result<Option<Ended>>) -> Result<Option<Ended>> {
-        ended.map_err(|cause| Error::system(format!("cannot wait for a program: {cause}")))
+        self.expect_end(wait(&mut running)?, log, find)
     }
 
     /// Fails where a program did not end well, with what `find` finds in its log.
@@ -315,6 +309,14 @@ impl<'a> Checks<'a> {
     fn limit(&self) -> Duration {
         Duration::from_secs(self.args.timeout)
     }
+}
+
+fn wait(running: &mut Running) -> Result<Ended> {
+    running.wait().map_err(|cause| cannot_wait(&cause))
+}
+
+fn cannot_wait(cause: &io::Error) -> Error {
+    Error::system(format!("cannot wait for a program: {cause}"))
 }
 
 /// Cargo and programs end with a status that says no more than their message.
