@@ -202,7 +202,7 @@ Options:
       --timeout <SECONDS>
           Seconds that the contract tests, and each training, may take; building takes what it takes
           
-          [default: 600]
+          [default: 1200]
 
   -h, --help
           Print help (see a summary with '-h')

@@ -75,7 +75,7 @@ pub struct CheckArgs {
     #[arg(long)]
     no_default_features: bool,
     /// Seconds that the contract tests, and each training, may take; building takes what it takes.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// More options for the trainings, such as `-- --data-dir small`.
     #[arg(last = true, value_name = "OPTION")]
