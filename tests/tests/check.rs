@@ -49,10 +49,10 @@ fn a_rendered_project_passes() {
     assert!(!project.path().join("runs").exists());
 }
 
-/// Another task, with networks, losses, metrics and options of its own.
+/// With another model, other losses, callbacks and options.
 #[test]
 fn a_filled_in_project_passes() {
-    let (passed, report) = check(&Project::example("cyclegan"));
+    let (passed, report) = check(&Project::example("callbacks"));
     assert!(passed, "{report:#}");
     assert_eq!(problems(&report), CHECKS.map(|check| (check, None)));
 }
