@@ -324,6 +324,16 @@ fn options_go_on_to_the_trainings() {
 }
 
 #[test]
+fn the_release_profile_is_for_who_asks() {
+    let (_place, command) = shared();
+    let (code, report) = run_json(command.arg("--release"));
+    assert_eq!(code, Some(0), "{report:#}");
+    let log = std::fs::read_to_string(report["checks"][2]["log"].as_str().unwrap()).unwrap();
+    let program = Path::new("release").join("my-model");
+    assert!(log.contains(program.to_str().unwrap()), "{log}");
+}
+
+#[test]
 fn options_that_check_sets_are_refused() {
     let place = project();
     check(&place, "-- --epochs 3")

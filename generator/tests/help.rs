@@ -166,8 +166,8 @@ In turn, with the dev profile of Cargo, which compiles what `cargo test` needs a
                   checkpoint and ends with the very numbers of the training that never stopped
 
 Trainings write below the build folder, never into `runs`. They validate and test with all of the
-data: where that is much, give them less with such as `-- --data-dir small`. On GPUs, two replicas
-need two; where there is one, they are skipped.
+data: where that is much, give them less with such as `-- --data-dir small`, a path that counts from
+the project's folder. On GPUs, two replicas need two; where there is one, they are skipped.
 
 Usage: kiln check [OPTIONS] [PATH] [-- <OPTION>...]
 

@@ -378,6 +378,30 @@ fn little_memory_and_disk_are_warned_of() {
     assert!(diagnosis.text().contains("Memory: unknown"));
 }
 
+proptest::proptest! {
+    /// What programs and folders hold is not Kiln's.
+    #[test]
+    fn no_answer_is_too_odd(
+        text in "(\\PC|[\n\t=,.{}\":]|card|_GPU|deviceType|libclang|HYDRA|Version:|lib|\\.so){0,40}",
+        release in "(ID|ID_LIKE|[=\"\n ]|\\PC){0,20}",
+    ) {
+        let mut fake = full();
+        for ran in fake.programs.values_mut() {
+            *ran = said(&text);
+        }
+        let programs = ["ldconfig", "vulkaninfo", "rocm-smi", "mpicc", "system_profiler"];
+        fake.programs.extend(programs.map(|program| (program, said(&text))));
+        let text: &'static str = text.leak();
+        fake.folders.insert("/opt/rocm/lib", vec!["libamdhip64.so.6", text]);
+        fake.folders.insert("/usr/lib", vec!["libvulkan.so.1", "llvm-14", text]);
+        fake.release = release.leak();
+        for system in ["linux", "macos", "windows"] {
+            fake.system = system;
+            diagnose(&fake).text();
+        }
+    }
+}
+
 #[test]
 fn the_text_is_a_table_with_each_command_once() {
     let text = diagnose(&plain()).text();
