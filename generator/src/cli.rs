@@ -20,11 +20,12 @@ use clap::{
 pub(crate) const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
+  1    `todos --deny`: something is left to do; `check`: a check failed; `update`, `add`: a conflict
+       is left; `doctor`: the default strategy cannot be used here
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
-  130  cancelled at a prompt
+  130  cancelled at a prompt, or stopped by Ctrl-C
   `new --train` passes on the exit status of the training";
 
 /// Generates training crates for Burn that train, on several replicas, from the first command.
@@ -55,6 +56,11 @@ enum Command {
     Completions(commands::completions::CompletionsArgs),
     /// Write the manual, as pages for `man`.
     Man(commands::man::ManArgs),
+    /// Check that a project builds, keeps its contracts, trains and resumes.
+    #[command(long_about = commands::check::WHAT)]
+    Check(commands::check::CheckArgs),
+    /// Say what this machine has for building and training, and what lacks.
+    Doctor(commands::doctor::DoctorArgs),
 }
 
 /// The arguments of `kiln new`.
@@ -247,6 +253,8 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Explain(args) => commands::explain::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
+        Command::Check(args) => commands::check::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
     }
 }
 

@@ -23,7 +23,7 @@ pub enum Kind {
     System,
     /// The template is wrong.
     Template,
-    /// The user left a prompt.
+    /// The user left a prompt, or pressed Ctrl-C.
     Cancelled,
 }
 
@@ -87,6 +87,12 @@ impl Error {
             Kind::Cancelled,
             "cancelled, and nothing was written".to_owned(),
         )
+    }
+
+    /// The user pressed Ctrl-C while other programs ran.
+    pub fn interrupted() -> Self {
+        let message = "stopped, with all that was started";
+        Self::new(Kind::Cancelled, message.to_owned())
     }
 
     /// `action` on `path` failed in the file system.

@@ -19,6 +19,7 @@ pub mod history;
 pub mod merge;
 pub mod name;
 pub mod option;
+mod process;
 pub mod project;
 pub mod record;
 pub mod render;

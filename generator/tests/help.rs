@@ -17,16 +17,13 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new          Make a project
-  examples     List the worked examples that `new --example` makes
-  options      List the options, their values and what each changes
-  todos        List what is left to change in a project for your own task
-  update       Bring later improvements of the template into a project; your changes stay
-  add          Bring into a project what was not chosen when it was made
-  explain      Tell all about a site to change, with a worked answer
-  completions  Write a script that completes the command line in a shell
-  man          Write the manual, as pages for `man`
-  help         Print this message or the help of the given subcommand(s)
+  new       Make a project
+  examples  List the worked examples that `new --example` makes
+  options   List the options, their values and what each changes
+  todos     List what is left to change in a project for your own task
+  check     Check that a project builds, keeps its contracts, trains and resumes
+  doctor    Say what this machine has for building and training, and what lacks
+  help      Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -34,11 +31,12 @@ Options:
 
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
+  1    `todos --deny`: something is left to do; `check`: a check failed; `doctor`: the default
+       strategy cannot be used here
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
-  130  cancelled at a prompt
+  130  cancelled at a prompt, or stopped by Ctrl-C
   `new --train` passes on the exit status of the training
 
 "#]]);
@@ -148,29 +146,91 @@ Options:
 }
 
 #[test]
-fn help_of_explain() {
+fn help_of_check() {
     Place::new()
-        .kiln("explain --help")
+        .kiln("check --help")
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Tell all about a site to change, with a worked answer
+Checks that a project builds, keeps its contracts, trains and resumes.
 
-Usage: kiln explain [OPTIONS] [TODO-ID]
+In turn, with the dev profile of Cargo, which compiles what `cargo test` needs and nothing twice:
+  build           `cargo test --test contract --no-run`, which builds the program, too
+  contract tests  `cargo test --test contract`
+  one replica     trains two epochs of four steps with the program, then tests: it ends well, logs
+                  each epoch, and every number is finite
+  two replicas    the same with the same global batch on two replicas: as many steps and examples.
+                  Its numbers may be others, as with dropout or batch normalisation; where they
+                  must be equal, the contract tests compare them
+  resume          the same once more, stopped on its way, and resumed: it goes on from its
+                  checkpoint and ends with the very numbers of the training that never stopped
+
+Trainings write below the build folder, never into `runs`. They validate and test with all of the
+data: where that is much, give them less with such as `-- --data-dir small`, a path that counts from
+the project's folder. On GPUs, two replicas need two; where there is one, they are skipped.
+
+Usage: kiln check [OPTIONS] [PATH] [-- <OPTION>...]
 
 Arguments:
-  [TODO-ID]
-          The site, such as `model.architecture`; without one, all are listed
+  [PATH]
+          The project's folder
+          
+          [default: .]
+
+  [OPTION]...
+          More options for the trainings, such as `-- --data-dir small`
 
 Options:
-      --path <PROJECT>
-          The project's folder [default: this one, where it is a project; else the template]
-
-      --example <EXAMPLE>
-          Show the answer of this example [default: the one that tells most]
-
       --format <FORMAT>
-          How to write it
+          How to write the results
+
+          Possible values:
+          - text: For people
+          - json: For programs
+          
+          [default: text]
+
+      --release
+          Build with the release profile
+
+  -F, --features <FEATURES>
+          Features to build with, as for Cargo
+
+      --no-default-features
+          Build without the project's default features
+
+      --timeout <SECONDS>
+          Seconds that the contract tests, and each training, may take; building takes what it takes
+          
+          [default: 1200]
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+Exit status:
+  0    every check passed, or was skipped with its reason
+  1    a check failed
+  2    the folder holds no project of Kiln, Cargo cannot read its manifest, or an argument is wrong
+  3    Cargo cannot be started, or a file not be written
+  130  stopped by Ctrl-C, with all that it had started
+
+"#]]);
+}
+
+#[test]
+fn help_of_doctor() {
+    Place::new()
+        .kiln("doctor --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Say what this machine has for building and training, and what lacks
+
+Usage: kiln doctor [OPTIONS]
+
+Options:
+      --format <FORMAT>
+          How to write what was found
 
           Possible values:
           - text: For people
@@ -181,56 +241,10 @@ Options:
   -h, --help
           Print help (see a summary with '-h')
 
-"#]]);
-}
-
-#[test]
-fn help_of_completions() {
-    Place::new()
-        .kiln("completions --help")
-        .assert()
-        .success()
-        .stdout_eq(str![[r#"
-Write a script that completes the command line in a shell
-
-Usage: kiln completions <SHELL>
-
-Arguments:
-  <SHELL>  The shell to write it for [possible values: bash, elvish, fish, powershell, zsh]
-
-Options:
-  -h, --help  Print help
-
-Where to put the script:
-  bash        kiln completions bash > ~/.local/share/bash-completion/completions/kiln
-  zsh         kiln completions zsh > ~/.zfunc/_kiln
-              with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
-  fish        kiln completions fish > ~/.config/fish/completions/kiln.fish
-  powershell  kiln completions powershell | Out-String | Invoke-Expression
-              in the file that $PROFILE names
-  elvish      kiln completions elvish > ~/.config/elvish/lib/kiln.elv
-              with `use kiln` in ~/.config/elvish/rc.elv
-
-"#]]);
-}
-
-#[test]
-fn help_of_man() {
-    Place::new()
-        .kiln("man --help")
-        .assert()
-        .success()
-        .stdout_eq(str![[r#"
-Write the manual, as pages for `man`
-
-Usage: kiln man [FOLDER]
-
-Arguments:
-  [FOLDER]  The folder to write kiln.1 and a page for each subcommand into [default: kiln.1 is
-            printed]
-
-Options:
-  -h, --help  Print help
+Exit status:
+  0  the default strategy, `mirrored` on the CPU, can be used here
+  1  it cannot be: Rust, Cargo or a C compiler lacks
+  2  an argument is wrong
 
 "#]]);
 }
@@ -248,16 +262,13 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new          Make a project
-  examples     List the worked examples that `new --example` makes
-  options      List the options, their values and what each changes
-  todos        List what is left to change in a project for your own task
-  update       Bring later improvements of the template into a project; your changes stay
-  add          Bring into a project what was not chosen when it was made
-  explain      Tell all about a site to change, with a worked answer
-  completions  Write a script that completes the command line in a shell
-  man          Write the manual, as pages for `man`
-  help         Print this message or the help of the given subcommand(s)
+  new       Make a project
+  examples  List the worked examples that `new --example` makes
+  options   List the options, their values and what each changes
+  todos     List what is left to change in a project for your own task
+  check     Check that a project builds, keeps its contracts, trains and resumes
+  doctor    Say what this machine has for building and training, and what lacks
+  help      Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -265,11 +276,12 @@ Options:
 
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do; `update`, `add`: a conflict is left
+  1    `todos --deny`: something is left to do; `check`: a check failed; `doctor`: the default
+       strategy cannot be used here
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
-  130  cancelled at a prompt
+  130  cancelled at a prompt, or stopped by Ctrl-C
   `new --train` passes on the exit status of the training
 
 "#]]);

@@ -1,7 +1,9 @@
 //! What each subcommand does.
 
 pub(crate) mod add;
+pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod man;

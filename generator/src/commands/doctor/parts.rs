@@ -1,0 +1,599 @@
+//! The parts that building and training may need, and what this machine has of them.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{
+    install::{Manager, Package},
+    machine::{LIMIT, Machine, Ran},
+};
+
+/// Whether a part can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum State {
+    Found,
+    Missing,
+    TooOld,
+    /// It is there and did not answer in time.
+    Hangs,
+    /// It is there and does not work.
+    Fails,
+}
+
+impl State {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            State::Found => "found",
+            State::Missing => "missing",
+            State::TooOld => "too old",
+            State::Hangs => "hangs",
+            State::Fails => "fails",
+        }
+    }
+}
+
+/// A part, by the name that people know it by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Part {
+    pub(super) name: &'static str,
+    pub(super) state: State,
+    /// Its version or place, or what is wrong with it.
+    pub(super) detail: String,
+    /// How it is installed, where it cannot be used.
+    pub(super) install: Option<String>,
+}
+
+/// A device beside the CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Gpu {
+    pub(super) name: String,
+    /// In bytes, where its driver tells.
+    pub(super) memory: Option<u64>,
+    /// The hardware of the template that it is.
+    pub(super) hardware: &'static str,
+}
+
+pub(super) const RUST: &str = "Rust";
+pub(super) const CARGO: &str = "Cargo";
+pub(super) const C_COMPILER: &str = "C compiler";
+pub(super) const GIT: &str = "git";
+pub(super) const MPIRUN: &str = "MPI launcher";
+pub(super) const MPICC: &str = "MPI compiler";
+pub(super) const LIBCLANG: &str = "libclang";
+pub(super) const NVIDIA_DRIVER: &str = "NVIDIA driver";
+pub(super) const CUDA_TOOLKIT: &str = "CUDA toolkit";
+pub(super) const ROCM: &str = "ROCm";
+pub(super) const VULKAN: &str = "Vulkan";
+
+const MIB: u64 = 1 << 20;
+
+/// All parts of a machine, and its GPUs.
+pub(super) struct Parts {
+    pub(super) parts: Vec<Part>,
+    pub(super) gpus: Vec<Gpu>,
+}
+
+impl Parts {
+    /// Looks for all parts; `rust` is the oldest version of Rust that will do.
+    pub(super) fn find(machine: &dyn Machine, rust: (u32, u32)) -> Self {
+        let finder = Finder {
+            machine,
+            manager: Manager::of(machine),
+        };
+        let mut gpus = Vec::new();
+        let parts = vec![
+            finder.rust(rust),
+            finder.version(CARGO, Package::Rust, &[&["cargo", "--version"]]),
+            finder.c_compiler(),
+            finder.version(GIT, Package::Git, &[&["git", "--version"]]),
+            finder.mpi_launcher(),
+            finder.mpi_compiler(),
+            finder.libclang(),
+            finder.nvidia_driver(&mut gpus),
+            finder.cuda_toolkit(),
+            finder.rocm(&mut gpus),
+            finder.vulkan(&mut gpus),
+        ];
+        finder.metal(&mut gpus);
+        Self { parts, gpus }
+    }
+
+    /// The part of a name.
+    ///
+    /// # Panics
+    /// There is none.
+    pub(super) fn get(&self, name: &str) -> &Part {
+        let part = self.parts.iter().find(|part| part.name == name);
+        part.expect("every part is looked for")
+    }
+}
+
+struct Finder<'a> {
+    machine: &'a dyn Machine,
+    manager: Manager,
+}
+
+impl Finder<'_> {
+    fn part(
+        &self,
+        name: &'static str,
+        package: Package,
+        state: State,
+        detail: impl Into<String>,
+    ) -> Part {
+        let lacks = state != State::Found;
+        Part {
+            name,
+            state,
+            detail: detail.into(),
+            install: lacks.then(|| self.manager.install(package).to_owned()),
+        }
+    }
+
+    /// The part that one of several commands tells the version of; the first one that is there.
+    fn version(&self, name: &'static str, package: Package, commands: &[&[&str]]) -> Part {
+        for command in commands {
+            match self.machine.run(command[0], &command[1..]) {
+                Ran::Missing => {}
+                Ran::Said(text) => {
+                    return self.part(name, package, State::Found, first_line(&text));
+                }
+                other => return self.broken(name, package, command[0], &other),
+            }
+        }
+        let names: Vec<_> = commands.iter().map(|command| command[0]).collect();
+        let detail = format!("no {} in PATH", names.join(", "));
+        self.part(name, package, State::Missing, detail)
+    }
+
+    /// The part whose `program` gave no answer.
+    fn broken(&self, name: &'static str, package: Package, program: &str, ran: &Ran) -> Part {
+        let (state, detail) = match ran {
+            Ran::Missing => (State::Missing, format!("no {program} in PATH")),
+            Ran::Hung => {
+                let seconds = LIMIT.as_secs();
+                let detail = format!("{program} did not answer within {seconds} seconds");
+                (State::Hangs, detail)
+            }
+            Ran::Failed(text) | Ran::Said(text) => {
+                (State::Fails, format!("{program}: {}", first_line(text)))
+            }
+        };
+        self.part(name, package, state, detail)
+    }
+
+    fn rust(&self, oldest: (u32, u32)) -> Part {
+        let part = self.version(RUST, Package::Rust, &[&["rustc", "--version"]]);
+        let (major, minor) = oldest;
+        match rust_version(&part.detail) {
+            Some(version) if part.state == State::Found && version < oldest => {
+                let detail = format!("{}, but {major}.{minor} is needed", part.detail);
+                let mut part = self.part(RUST, Package::Rust, State::TooOld, detail);
+                if self.machine.run("rustup", &["--version"]) != Ran::Missing {
+                    part.install = Some("rustup update stable".to_owned());
+                }
+                part
+            }
+            _ => part,
+        }
+    }
+
+    fn c_compiler(&self) -> Part {
+        if self.machine.system() == "windows"
+            && let Some(version) = self.visual_studio()
+        {
+            return self.part(C_COMPILER, Package::CCompiler, State::Found, version);
+        }
+        let own = self.machine.variable("CC");
+        let compilers = own.iter().map(String::as_str).chain(["cc", "gcc", "clang"]);
+        let commands: Vec<_> = compilers.map(|compiler| [compiler, "--version"]).collect();
+        let commands: Vec<&[&str]> = commands.iter().map(<[&str; 2]>::as_slice).collect();
+        self.version(C_COMPILER, Package::CCompiler, &commands)
+    }
+
+    /// Where Visual Studio's compiler is, which is not in PATH and which Rust finds in this way.
+    fn visual_studio(&self) -> Option<String> {
+        let programs = self.machine.variable("ProgramFiles(x86)")?;
+        let tool = format!(r"{programs}\Microsoft Visual Studio\Installer\vswhere.exe");
+        let component = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64";
+        let arguments = ["-latest", "-products", "*", "-requires", component];
+        let property = ["-property", "installationPath"];
+        match self
+            .machine
+            .run(&tool, &[&arguments[..], &property].concat())
+        {
+            Ran::Said(text) if !text.is_empty() => Some(first_line(&text)),
+            _ => None,
+        }
+    }
+
+    fn mpi_launcher(&self) -> Part {
+        let part = self.version(MPIRUN, Package::Mpi, &[&["mpirun", "--version"]]);
+        if part.state != State::Found {
+            return part;
+        }
+        match self.machine.run("mpirun", &["--version"]) {
+            Ran::Said(text) if implementation(&text).is_none() => {
+                let what = first_line(&text);
+                let detail = format!("neither Open MPI nor MPICH, but {what}");
+                self.part(MPIRUN, Package::Mpi, State::Fails, detail)
+            }
+            Ran::Said(text) if text.starts_with("HYDRA") => Part {
+                detail: hydra_version(&text),
+                ..part
+            },
+            _ => part,
+        }
+    }
+
+    /// Its implementation must be the launcher's: else each process would be alone.
+    fn mpi_compiler(&self) -> Part {
+        // The first is of Open MPI, the second of MPICH.
+        let said = ["--showme:version", "-v"].map(|option| self.machine.run("mpicc", &[option]));
+        let text = said.iter().find_map(|ran| match ran {
+            Ran::Said(text) => Some((first_line(text), implementation(text)?)),
+            _ => None,
+        });
+        let Some((line, ours)) = text else {
+            let [first, _] = said;
+            return self.broken(MPICC, Package::Mpi, "mpicc", &first);
+        };
+        match self.machine.run("mpirun", &["--version"]) {
+            Ran::Said(launcher) if implementation(&launcher).is_some_and(|its| its != ours) => {
+                let its = implementation(&launcher).unwrap_or_default();
+                let detail = format!("of {ours}, but mpirun is of {its}: install one of the two");
+                self.part(MPICC, Package::Mpi, State::Fails, detail)
+            }
+            _ => self.part(MPICC, Package::Mpi, State::Found, line),
+        }
+    }
+
+    fn libclang(&self) -> Part {
+        let mut folders: Vec<PathBuf> = Vec::new();
+        folders.extend(self.machine.variable("LIBCLANG_PATH").map(PathBuf::from));
+        for above in ["/usr/lib", "/usr/lib/llvm"] {
+            let names = self.machine.list(Path::new(above));
+            let of_llvm = names
+                .into_iter()
+                .filter(|name| name.starts_with("llvm-") || name.parse::<u32>().is_ok());
+            for name in of_llvm {
+                let folder = Path::new(above).join(name);
+                folders.extend([folder.join("lib"), folder.join("lib64")]);
+            }
+        }
+        folders.extend(
+            [
+                "/opt/homebrew/opt/llvm/lib",
+                "/usr/local/opt/llvm/lib",
+                "/Library/Developer/CommandLineTools/usr/lib",
+                r"C:\Program Files\LLVM\bin",
+            ]
+            .map(PathBuf::from),
+        );
+        self.library_part(LIBCLANG, Package::Mpi, "clang", &folders)
+    }
+
+    fn library_part(
+        &self,
+        name: &'static str,
+        package: Package,
+        stem: &str,
+        folders: &[PathBuf],
+    ) -> Part {
+        match self.library(stem, folders) {
+            Some(path) => self.part(name, package, State::Found, path.display().to_string()),
+            None => {
+                let detail = format!("no {} found", library_name(self.machine.system(), stem));
+                self.part(name, package, State::Missing, detail)
+            }
+        }
+    }
+
+    /// A shared library: in these folders, in those of the environment, in the loader's list, or
+    /// where systems have them.
+    fn library(&self, stem: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+        let system = self.machine.system();
+        let (variable, separator) = match system {
+            "windows" => ("PATH", ';'),
+            "macos" => ("DYLD_LIBRARY_PATH", ':'),
+            _ => ("LD_LIBRARY_PATH", ':'),
+        };
+        let variable = self.machine.variable(variable).unwrap_or_default();
+        let of_variable = variable.split(separator).map(PathBuf::from);
+        let of_system = system_folders(system).iter().map(PathBuf::from);
+        let all = folders.iter().cloned().chain(of_variable).chain(of_system);
+        for folder in all.filter(|folder| !folder.as_os_str().is_empty()) {
+            let names = self.machine.list(&folder);
+            if let Some(name) = names.iter().find(|name| is_library(system, stem, name)) {
+                return Some(folder.join(name));
+            }
+        }
+        if system != "linux" {
+            return None;
+        }
+        let Ran::Said(list) = self.machine.run("ldconfig", &["-p"]) else {
+            return None;
+        };
+        list.lines().find_map(|line| {
+            let (name, path) = line.trim().split_once(" => ")?;
+            let name = name.split(' ').next()?;
+            is_library(system, stem, name).then(|| PathBuf::from(path))
+        })
+    }
+
+    fn nvidia_driver(&self, gpus: &mut Vec<Gpu>) -> Part {
+        let query = "--query-gpu=name,memory.total,driver_version";
+        let ran = self
+            .machine
+            .run("nvidia-smi", &[query, "--format=csv,noheader,nounits"]);
+        let package = Package::NvidiaDriver;
+        let Ran::Said(text) = &ran else {
+            return self.broken(NVIDIA_DRIVER, package, "nvidia-smi", &ran);
+        };
+        let mut driver = None;
+        for line in text.lines() {
+            let [name, memory, version] = line.split(", ").collect::<Vec<_>>()[..] else {
+                continue;
+            };
+            driver = Some(version.to_owned());
+            gpus.push(Gpu {
+                name: name.to_owned(),
+                memory: memory.parse::<u64>().ok().map(|mib| mib * MIB),
+                hardware: "cuda",
+            });
+        }
+        match driver {
+            Some(version) => self.part(NVIDIA_DRIVER, package, State::Found, version),
+            None => {
+                let detail = format!("nvidia-smi names no GPU: {}", first_line(text));
+                self.part(NVIDIA_DRIVER, package, State::Fails, detail)
+            }
+        }
+    }
+
+    /// Kernels are compiled while training, with NVRTC and the headers of CUDA.
+    fn cuda_toolkit(&self) -> Part {
+        let own = self.machine.variable("CUDA_PATH");
+        let mut roots: Vec<PathBuf> = own.into_iter().map(PathBuf::from).collect();
+        roots.extend(["/usr/local/cuda", "/opt/cuda", "/usr"].map(PathBuf::from));
+        let folders = roots.iter().flat_map(|root| {
+            ["lib64", "lib", "bin", "targets/x86_64-linux/lib"].map(|below| root.join(below))
+        });
+        let folders: Vec<PathBuf> = folders.collect();
+        let part = self.library_part(CUDA_TOOLKIT, Package::CudaToolkit, "nvrtc", &folders);
+        let has_headers = |root: &PathBuf| {
+            let names = self.machine.list(&root.join("include"));
+            names.iter().any(|name| name == "cuda_runtime.h")
+        };
+        if part.state == State::Found && !roots.iter().any(has_headers) {
+            let detail = format!(
+                "{}, but no include/cuda_runtime.h in CUDA_PATH, /usr/local/cuda, /opt/cuda or /usr",
+                part.detail
+            );
+            return self.part(CUDA_TOOLKIT, Package::CudaToolkit, State::Missing, detail);
+        }
+        part
+    }
+
+    fn rocm(&self, gpus: &mut Vec<Gpu>) -> Part {
+        let own = ["ROCM_PATH", "HIP_PATH"].map(|name| self.machine.variable(name));
+        let roots = own.into_iter().flatten().chain(["/opt/rocm".to_owned()]);
+        let folders: Vec<PathBuf> = roots
+            .flat_map(|root| ["lib", "bin"].map(|below| Path::new(&root).join(below)))
+            .collect();
+        let part = self.library_part(ROCM, Package::Rocm, "amdhip64", &folders);
+        if part.state != State::Found {
+            return part;
+        }
+        let arguments = ["--showproductname", "--showmeminfo", "vram", "--json"];
+        match self.machine.run("rocm-smi", &arguments) {
+            Ran::Said(text) => {
+                gpus.extend(amd_gpus(&text));
+                part
+            }
+            Ran::Missing => part,
+            ran => self.broken(ROCM, Package::Rocm, "rocm-smi", &ran),
+        }
+    }
+
+    fn vulkan(&self, gpus: &mut Vec<Gpu>) -> Part {
+        let stem = match self.machine.system() {
+            "windows" => "vulkan-1",
+            _ => "vulkan",
+        };
+        let homebrew = ["/opt/homebrew/lib", "/usr/local/lib"].map(PathBuf::from);
+        let part = self.library_part(VULKAN, Package::Vulkan, stem, &homebrew);
+        if part.state != State::Found {
+            return part;
+        }
+        match self.machine.run("vulkaninfo", &["--summary"]) {
+            Ran::Said(text) => {
+                gpus.extend(vulkan_gpus(&text));
+                part
+            }
+            Ran::Missing => {
+                let detail = format!("{}, but no vulkaninfo to ask for GPUs", part.detail);
+                self.part(VULKAN, Package::Vulkan, State::Missing, detail)
+            }
+            ran => self.broken(VULKAN, Package::Vulkan, "vulkaninfo", &ran),
+        }
+    }
+
+    /// A part of macOS, so that there is nothing to install.
+    fn metal(&self, gpus: &mut Vec<Gpu>) {
+        if self.machine.system() != "macos" {
+            return;
+        }
+        let arguments = ["SPDisplaysDataType", "-json"];
+        if let Ran::Said(text) = self.machine.run("system_profiler", &arguments) {
+            gpus.extend(apple_gpus(&text));
+        }
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// `rustc 1.95.0 (...)`
+fn rust_version(text: &str) -> Option<(u32, u32)> {
+    version(text.strip_prefix("rustc ")?)
+}
+
+/// The first two numbers of a version.
+pub(super) fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(['.', ' ', '-']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The MPI that a launcher or compiler is of, as the template tells them apart.
+fn implementation(text: &str) -> Option<&'static str> {
+    if text.contains("Open MPI") {
+        Some("Open MPI")
+    } else if text.contains("HYDRA") || text.contains("MPICH") {
+        Some("MPICH")
+    } else {
+        None
+    }
+}
+
+/// `HYDRA build details:`, then `Version: 4.0.2` in a line of its own.
+fn hydra_version(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim);
+    let version = lines.find_map(|line| line.strip_prefix("Version:"));
+    format!("MPICH {}", version.unwrap_or_default().trim())
+}
+
+fn system_folders(system: &str) -> &'static [&'static str] {
+    match system {
+        "windows" => &[r"C:\Windows\System32"],
+        "macos" => &["/usr/local/lib", "/opt/homebrew/lib"],
+        _ => &[
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/usr/lib64",
+            "/usr/lib",
+            "/usr/local/lib",
+        ],
+    }
+}
+
+fn library_name(system: &str, stem: &str) -> String {
+    match system {
+        "windows" => format!("{stem}.dll"),
+        "macos" => format!("lib{stem}.dylib"),
+        _ => format!("lib{stem}.so"),
+    }
+}
+
+/// Whether a file is a shared library, with any version: `libclang.so`, `libclang-14.so.1`, but not
+/// `libclang-cpp.so`.
+fn is_library(system: &str, stem: &str, file: &str) -> bool {
+    let ending = match system {
+        "windows" => ".dll",
+        "macos" => ".dylib",
+        _ => ".so",
+    };
+    let name = file.strip_prefix("lib");
+    let name = if system == "windows" {
+        name.or(Some(file))
+    } else {
+        name
+    };
+    let Some(rest) = name.and_then(|name| name.strip_prefix(stem)) else {
+        return false;
+    };
+    let is_version = |text: &str| !text.contains(|c: char| c.is_alphabetic());
+    match rest.split_once(ending) {
+        Some((before, after)) => is_version(before) && is_version(after),
+        None => false,
+    }
+}
+
+fn amd_gpus(text: &str) -> Vec<Gpu> {
+    let cards: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(text).unwrap_or_default();
+    let cards = cards.iter().filter(|(key, _)| key.starts_with("card"));
+    let gpu = |card: &serde_json::Value| {
+        let field = |names: &[&str]| names.iter().find_map(|name| card[name].as_str());
+        let name = field(&["Card Series", "Card series", "Card Model", "Card model"]);
+        Gpu {
+            name: name.unwrap_or("AMD GPU").to_owned(),
+            memory: field(&["VRAM Total Memory (B)"]).and_then(|bytes| bytes.parse().ok()),
+            hardware: "rocm",
+        }
+    };
+    cards.map(|(_, card)| gpu(card)).collect()
+}
+
+/// The devices that are no CPU.
+fn vulkan_gpus(text: &str) -> Vec<Gpu> {
+    let mut gpus = Vec::new();
+    let mut is_gpu = false;
+    for line in text.lines() {
+        let Some((key, value)) = line.trim().split_once('=') else {
+            continue;
+        };
+        match key.trim() {
+            "deviceType" => is_gpu = value.trim().ends_with("_GPU"),
+            "deviceName" if is_gpu => gpus.push(Gpu {
+                name: value.trim().to_owned(),
+                memory: None,
+                hardware: "vulkan",
+            }),
+            _ => {}
+        }
+    }
+    gpus
+}
+
+fn apple_gpus(text: &str) -> Vec<Gpu> {
+    let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let displays = value["SPDisplaysDataType"].as_array();
+    let names = displays
+        .into_iter()
+        .flatten()
+        .filter_map(|display| display["sppci_model"].as_str());
+    names
+        .map(|name| Gpu {
+            name: name.to_owned(),
+            memory: None,
+            hardware: "metal",
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_known_by_their_names() {
+        let yes = |system, stem, file| assert!(is_library(system, stem, file), "{file}");
+        let no = |system, stem, file| assert!(!is_library(system, stem, file), "{file}");
+        yes("linux", "clang", "libclang.so");
+        yes("linux", "clang", "libclang-14.so.1");
+        yes("linux", "cuda", "libcuda.so.1");
+        no("linux", "clang", "libclang-cpp.so.14");
+        no("linux", "cuda", "libcudart.so.12");
+        no("linux", "vulkan", "libvulkan_intel.so");
+        no("linux", "nvrtc", "libnvrtc-builtins.so.12");
+        yes("macos", "vulkan", "libvulkan.1.dylib");
+        yes("windows", "vulkan-1", "vulkan-1.dll");
+        yes("windows", "nvrtc", "nvrtc64_120_0.dll");
+        yes("windows", "clang", "libclang.dll");
+        no("windows", "nvrtc", "nvrtc-builtins64_120.dll");
+    }
+
+    #[test]
+    fn versions_are_their_first_two_numbers() {
+        assert_eq!(
+            rust_version("rustc 1.95.0 (59807616e 2026-04-14)"),
+            Some((1, 95))
+        );
+        assert_eq!(rust_version("rustc 1.100.0-nightly (a)"), Some((1, 100)));
+        assert_eq!(rust_version("clang 3"), None);
+    }
+}

@@ -1,0 +1,547 @@
+//! Machines that are not here.
+
+use std::{cell::RefCell, collections::BTreeMap, path::Path};
+
+use super::{
+    Diagnosis, GB, Use,
+    install::{Manager, Package},
+    machine::{Machine, Ran, Resources},
+    parts::{self, Gpu, Part, State},
+};
+use crate::template::Template;
+
+/// A machine with fixed answers; what it is not told is missing.
+struct Fake {
+    system: &'static str,
+    programs: BTreeMap<&'static str, Ran>,
+    /// Folders with their files.
+    folders: BTreeMap<&'static str, Vec<&'static str>>,
+    variables: BTreeMap<&'static str, &'static str>,
+    release: &'static str,
+    resources: Resources,
+    asked: RefCell<Vec<String>>,
+}
+
+impl Machine for Fake {
+    fn system(&self) -> &str {
+        self.system
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Ran {
+        let line = [&[program], arguments].concat().join(" ");
+        self.asked.borrow_mut().push(line.clone());
+        let of_line = self.programs.get(line.as_str());
+        let ran = of_line.or_else(|| self.programs.get(program));
+        ran.cloned().unwrap_or(Ran::Missing)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        self.variables.get(name).map(ToString::to_string)
+    }
+
+    fn read(&self, path: &Path) -> Option<String> {
+        assert_eq!(path, Path::new("/etc/os-release"));
+        Some(self.release.to_owned())
+    }
+
+    fn list(&self, folder: &Path) -> Vec<String> {
+        let names = folder.to_str().and_then(|folder| self.folders.get(folder));
+        names
+            .into_iter()
+            .flatten()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    fn resources(&self) -> Resources {
+        self.resources.clone()
+    }
+}
+
+fn said(text: &str) -> Ran {
+    Ran::Said(text.to_owned())
+}
+
+/// A Debian with what the default strategy needs, and nothing else.
+fn plain() -> Fake {
+    Fake {
+        system: "linux",
+        programs: BTreeMap::from([
+            ("rustc", said("rustc 1.95.0 (59807616e 2026-04-14)")),
+            ("cargo", said("cargo 1.95.0 (f2d3ce0bd 2026-03-21)")),
+            ("cc", said("cc (Debian 12.2.0-14) 12.2.0\nCopyright")),
+            ("git", said("git version 2.39.5")),
+        ]),
+        folders: BTreeMap::new(),
+        variables: BTreeMap::new(),
+        release: "PRETTY_NAME=\"Debian\"\nID=debian\n",
+        resources: Resources {
+            memory: Some(16 * GB),
+            free_memory: Some(12 * GB),
+            physical_cores: Some(8),
+            threads: Some(16),
+            free_disk: Some(100 * GB),
+        },
+        asked: RefCell::default(),
+    }
+}
+
+/// The same with MPI, and GPUs of NVIDIA.
+fn full() -> Fake {
+    let mut fake = plain();
+    let smi = "NVIDIA H200, 143771, 550.54.15\nNVIDIA H200, 143771, 550.54.15";
+    fake.programs.extend([
+        ("mpirun", said("mpirun (Open MPI) 4.1.4\n\nReport bugs to")),
+        (
+            "mpicc --showme:version",
+            said("mpicc: Open MPI 4.1.4 (Language: C)"),
+        ),
+        ("nvidia-smi", said(smi)),
+    ]);
+    fake.folders.extend([
+        ("/usr/lib", vec!["llvm-14", "x86_64-linux-gnu"]),
+        (
+            "/usr/lib/llvm-14/lib",
+            vec!["libclang-cpp.so.14", "libclang-14.so.1"],
+        ),
+        (
+            "/usr/local/cuda/lib64",
+            vec!["libcudart.so.12", "libnvrtc.so.12"],
+        ),
+        ("/usr/local/cuda/include", vec!["cuda_runtime.h"]),
+    ]);
+    fake
+}
+
+fn diagnose(fake: &Fake) -> Diagnosis {
+    Diagnosis::make(fake, &Template::embedded().unwrap()).unwrap()
+}
+
+fn part<'d>(diagnosis: &'d Diagnosis, name: &str) -> &'d Part {
+    let mut parts = diagnosis.parts.iter();
+    parts.find(|part| part.name == name).unwrap()
+}
+
+fn of<'d>(uses: &'d [Use], name: &str) -> &'d Use {
+    uses.iter().find(|one| one.name == name).unwrap()
+}
+
+#[test]
+fn the_default_needs_no_more_than_rust_and_a_compiler() {
+    let diagnosis = diagnose(&plain());
+    assert!(diagnosis.usable);
+    assert_eq!(diagnosis.warnings, [""; 0]);
+    assert_eq!(of(&diagnosis.hardware, "flex").here, "CPU, 8 cores");
+    assert_eq!(of(&diagnosis.strategies, "mirrored").here, "flex");
+    for name in ["cuda", "rocm", "vulkan", "metal", "wgpu"] {
+        assert!(!of(&diagnosis.hardware, name).usable, "{name}");
+    }
+    let mpi = of(&diagnosis.strategies, "multi-worker-mirrored");
+    assert!(!mpi.usable);
+    assert_eq!(mpi.lacks, [parts::MPIRUN, parts::MPICC, parts::LIBCLANG]);
+    assert_eq!(
+        mpi.install,
+        ["sudo apt install openmpi-bin libopenmpi-dev libclang-dev"]
+    );
+    assert_eq!(part(&diagnosis, parts::MPIRUN).detail, "no mpirun in PATH");
+    assert_eq!(
+        part(&diagnosis, parts::LIBCLANG).detail,
+        "no libclang.so found"
+    );
+}
+
+#[test]
+fn what_lacks_for_the_default_makes_it_unusable() {
+    for (program, name) in [
+        ("rustc", parts::RUST),
+        ("cargo", parts::CARGO),
+        ("cc", parts::C_COMPILER),
+    ] {
+        let mut fake = plain();
+        fake.programs.remove(program);
+        let diagnosis = diagnose(&fake);
+        assert!(!diagnosis.usable, "{program}");
+        assert_eq!(part(&diagnosis, name).state, State::Missing);
+        assert!(diagnosis.strategies.iter().all(|one| !one.usable));
+        assert_eq!(of(&diagnosis.hardware, "flex").lacks, [name]);
+    }
+    let mut fake = plain();
+    fake.programs.remove("git");
+    assert!(diagnose(&fake).usable);
+}
+
+#[test]
+fn an_old_rust_is_too_old() {
+    let mut fake = plain();
+    fake.programs.insert("rustc", said("rustc 1.94.1 (a)"));
+    let diagnosis = diagnose(&fake);
+    assert!(!diagnosis.usable);
+    let rust = part(&diagnosis, parts::RUST);
+    assert_eq!(rust.state, State::TooOld);
+    assert_eq!(rust.detail, "rustc 1.94.1 (a), but 1.95 is needed");
+    assert!(rust.install.as_deref().unwrap().contains("sh.rustup.rs"));
+    fake.programs.insert("rustup", said("rustup 1.28"));
+    let diagnosis = diagnose(&fake);
+    let rust = part(&diagnosis, parts::RUST);
+    assert_eq!(rust.install.as_deref(), Some("rustup update stable"));
+    fake.programs
+        .insert("rustc", said("rustc 1.100.0-nightly (a)"));
+    assert!(diagnose(&fake).usable);
+}
+
+#[test]
+fn everything_is_found() {
+    let diagnosis = diagnose(&full());
+    assert!(diagnosis.usable);
+    let mpi = of(&diagnosis.strategies, "multi-worker-mirrored");
+    assert!(mpi.usable, "{mpi:?}");
+    assert_eq!(mpi.here, "flex, cuda");
+    assert_eq!(of(&diagnosis.hardware, "cuda").here, "2 GPUs");
+    assert_eq!(
+        diagnosis.gpus[0],
+        Gpu {
+            name: "NVIDIA H200".to_owned(),
+            memory: Some(143_771 << 20),
+            hardware: "cuda",
+        }
+    );
+    assert_eq!(part(&diagnosis, parts::NVIDIA_DRIVER).detail, "550.54.15");
+    assert_eq!(
+        part(&diagnosis, parts::LIBCLANG).detail,
+        "/usr/lib/llvm-14/lib/libclang-14.so.1"
+    );
+    assert_eq!(
+        part(&diagnosis, parts::CUDA_TOOLKIT).detail,
+        "/usr/local/cuda/lib64/libnvrtc.so.12"
+    );
+}
+
+#[test]
+fn a_driver_that_hangs_or_fails_is_no_driver() {
+    let mut fake = full();
+    fake.programs.insert("nvidia-smi", Ran::Hung);
+    let diagnosis = diagnose(&fake);
+    let driver = part(&diagnosis, parts::NVIDIA_DRIVER);
+    assert_eq!(driver.state, State::Hangs);
+    assert_eq!(driver.detail, "nvidia-smi did not answer within 5 seconds");
+    let cuda = of(&diagnosis.hardware, "cuda");
+    assert_eq!(cuda.lacks, [parts::NVIDIA_DRIVER, "a GPU for it"]);
+    assert!(diagnosis.usable, "the CPU is still there");
+    let why = "Failed to initialize NVML: Driver/library version mismatch";
+    fake.programs
+        .insert("nvidia-smi", Ran::Failed(why.to_owned()));
+    let diagnosis = diagnose(&fake);
+    let driver = part(&diagnosis, parts::NVIDIA_DRIVER);
+    assert_eq!(driver.state, State::Fails);
+    assert!(driver.detail.ends_with(why), "{driver:?}");
+    fake.programs
+        .insert("nvidia-smi", said("No devices were found"));
+    let diagnosis = diagnose(&fake);
+    assert_eq!(part(&diagnosis, parts::NVIDIA_DRIVER).state, State::Fails);
+}
+
+#[test]
+fn cuda_needs_headers() {
+    let mut fake = full();
+    fake.folders.remove("/usr/local/cuda/include");
+    let diagnosis = diagnose(&fake);
+    let toolkit = part(&diagnosis, parts::CUDA_TOOLKIT);
+    assert_eq!(toolkit.state, State::Missing);
+    assert!(toolkit.detail.contains("cuda_runtime.h"), "{toolkit:?}");
+    assert_eq!(
+        toolkit.install.as_deref(),
+        Some("sudo apt install nvidia-cuda-toolkit")
+    );
+    fake.variables.insert("CUDA_PATH", "/cuda");
+    fake.folders.insert("/cuda/include", vec!["cuda_runtime.h"]);
+    assert!(of(&diagnose(&fake).hardware, "cuda").usable);
+}
+
+#[test]
+fn the_two_halves_of_mpi_must_fit_together() {
+    let mut fake = full();
+    fake.programs.remove("mpicc --showme:version");
+    fake.programs.extend([
+        (
+            "mpicc --showme:version",
+            Ran::Failed("gcc: error".to_owned()),
+        ),
+        ("mpicc -v", said("mpicc for MPICH version 4.0")),
+    ]);
+    let diagnosis = diagnose(&fake);
+    let compiler = part(&diagnosis, parts::MPICC);
+    assert_eq!(compiler.state, State::Fails);
+    assert_eq!(
+        compiler.detail,
+        "of MPICH, but mpirun is of Open MPI: install one of the two"
+    );
+    let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n";
+    fake.programs.insert("mpirun", said(hydra));
+    let diagnosis = diagnose(&fake);
+    assert_eq!(part(&diagnosis, parts::MPIRUN).detail, "MPICH 4.0.2");
+    assert!(of(&diagnosis.strategies, "multi-worker-mirrored").usable);
+    fake.programs
+        .insert("mpirun", said("Intel(R) MPI Library for Linux"));
+    let diagnosis = diagnose(&fake);
+    assert_eq!(part(&diagnosis, parts::MPIRUN).state, State::Fails);
+}
+
+#[test]
+fn libraries_are_found_through_the_loader_too() {
+    let mut fake = plain();
+    let list = "2 libs found\n\tlibvulkan.so.1 (libc6,x86-64) => /odd/libvulkan.so.1\n";
+    fake.programs.insert("ldconfig", said(list));
+    let diagnosis = diagnose(&fake);
+    let vulkan = part(&diagnosis, parts::VULKAN);
+    assert_eq!(
+        vulkan.detail,
+        "/odd/libvulkan.so.1, but no vulkaninfo to ask for GPUs"
+    );
+    let summary = "GPU0:\n\tdeviceType         = PHYSICAL_DEVICE_TYPE_DISCRETE_GPU\n\
+                   \tdeviceName         = AMD Radeon\nGPU1:\n\tdeviceType = \
+                   PHYSICAL_DEVICE_TYPE_CPU\n\tdeviceName = llvmpipe\n";
+    fake.programs.insert("vulkaninfo", said(summary));
+    let diagnosis = diagnose(&fake);
+    let names: Vec<_> = diagnosis.gpus.iter().map(|gpu| &gpu.name).collect();
+    assert_eq!(names, ["AMD Radeon"]);
+    assert!(of(&diagnosis.hardware, "vulkan").usable);
+    assert!(of(&diagnosis.hardware, "wgpu").usable);
+}
+
+#[test]
+fn gpus_of_amd_tell_their_memory() {
+    let mut fake = plain();
+    fake.folders
+        .insert("/opt/rocm/lib", vec!["libamdhip64.so.6"]);
+    assert_eq!(
+        of(&diagnose(&fake).hardware, "rocm").lacks,
+        ["a GPU for it"]
+    );
+    let json = r#"{"card0": {"Card Series": "MI300X", "VRAM Total Memory (B)": "206141652992"}, "system": {}}"#;
+    fake.programs.insert("rocm-smi", said(json));
+    let diagnosis = diagnose(&fake);
+    assert!(of(&diagnosis.hardware, "rocm").usable);
+    assert_eq!(diagnosis.gpus[0].name, "MI300X");
+    assert_eq!(diagnosis.gpus[0].memory, Some(206_141_652_992));
+}
+
+#[test]
+fn a_mac_has_metal_and_windows_has_its_own_compiler() {
+    let mut mac = plain();
+    mac.system = "macos";
+    let display = r#"{"SPDisplaysDataType": [{"sppci_model": "Apple M3"}]}"#;
+    mac.programs.insert("system_profiler", said(display));
+    let diagnosis = diagnose(&mac);
+    assert!(of(&diagnosis.hardware, "metal").usable);
+    assert!(of(&diagnosis.hardware, "wgpu").usable);
+    let install = &of(&diagnosis.strategies, "multi-worker-mirrored").install;
+    assert_eq!(install, &["brew install open-mpi llvm"]);
+    assert!(
+        !mac.asked
+            .borrow()
+            .iter()
+            .any(|line| line.starts_with("ldconfig"))
+    );
+
+    let mut windows = plain();
+    windows.system = "windows";
+    windows.programs.remove("cc");
+    let diagnosis = diagnose(&windows);
+    assert!(!diagnosis.usable);
+    let compiler = part(&diagnosis, parts::C_COMPILER);
+    assert!(compiler.install.as_deref().unwrap().contains("BuildTools"));
+    windows.variables.insert("ProgramFiles(x86)", r"C:\P");
+    let tool = r"C:\P\Microsoft Visual Studio\Installer\vswhere.exe";
+    windows.programs.insert(tool, said(r"C:\VS\2022"));
+    let diagnosis = diagnose(&windows);
+    assert!(diagnosis.usable);
+    assert!(of(&diagnosis.hardware, "wgpu").usable);
+}
+
+#[test]
+fn little_memory_and_disk_are_warned_of() {
+    let mut fake = plain();
+    fake.resources.free_disk = Some(3 * GB);
+    fake.resources.memory = Some(2 * GB);
+    let diagnosis = diagnose(&fake);
+    assert!(diagnosis.usable);
+    assert_eq!(
+        diagnosis.warnings,
+        [
+            "3.0 GB are free on this disk, and builds of a project take 4.0 GB",
+            "2.0 GB of memory are little to build Burn with: try `cargo build --jobs 1`"
+        ]
+    );
+    fake.resources = Resources::default();
+    let diagnosis = diagnose(&fake);
+    assert!(diagnosis.usable && diagnosis.warnings.is_empty());
+    assert!(diagnosis.text().contains("Memory: unknown"));
+}
+
+proptest::proptest! {
+    /// What programs and folders hold is not Kiln's.
+    #[test]
+    fn no_answer_is_too_odd(
+        text in "(\\PC|[\n\t=,.{}\":]|card|_GPU|deviceType|libclang|HYDRA|Version:|lib|\\.so){0,40}",
+        release in "(ID|ID_LIKE|[=\"\n ]|\\PC){0,20}",
+    ) {
+        let mut fake = full();
+        for ran in fake.programs.values_mut() {
+            *ran = said(&text);
+        }
+        let programs = ["ldconfig", "vulkaninfo", "rocm-smi", "mpicc", "system_profiler"];
+        fake.programs.extend(programs.map(|program| (program, said(&text))));
+        let text: &'static str = text.leak();
+        fake.folders.insert("/opt/rocm/lib", vec!["libamdhip64.so.6", text]);
+        fake.folders.insert("/usr/lib", vec!["libvulkan.so.1", "llvm-14", text]);
+        fake.release = release.leak();
+        for system in ["linux", "macos", "windows"] {
+            fake.system = system;
+            diagnose(&fake).text();
+        }
+    }
+}
+
+#[test]
+fn the_text_is_a_table_with_each_command_once() {
+    let text = diagnose(&plain()).text();
+    snapbox::assert_data_eq!(
+        text,
+        snapbox::str![[r#"
+part           state    version, place or problem
+Rust           found    rustc 1.95.0 (59807616e 2026-04-14)
+Cargo          found    cargo 1.95.0 (f2d3ce0bd 2026-03-21)
+C compiler     found    cc (Debian 12.2.0-14) 12.2.0
+git            found    git version 2.39.5
+MPI launcher   missing  no mpirun in PATH
+MPI compiler   missing  no mpicc in PATH
+libclang       missing  no libclang.so found
+NVIDIA driver  missing  no nvidia-smi in PATH
+CUDA toolkit   missing  no libnvrtc.so found
+ROCm           missing  no libamdhip64.so found
+Vulkan         missing  no libvulkan.so found
+
+Memory: 16.0 GB, 12.0 GB free. Cores: 8, threads: 16. Free on this disk: 100.0 GB.
+
+hardware  usable  build with         devices       what lacks
+flex      yes                        CPU, 8 cores
+cuda      no      --features cuda                  NVIDIA driver, CUDA toolkit, a GPU for it
+rocm      no      --features rocm                  ROCm, a GPU for it
+vulkan    no      --features vulkan                Vulkan, a GPU for it
+metal     no      --features metal                 macOS
+wgpu      no      --features wgpu                  Vulkan, a GPU for it
+
+strategy               usable  build with         on    what lacks
+one-device             yes                        flex
+mirrored               yes                        flex
+multi-worker-mirrored  no      --features mpi           MPI launcher, MPI compiler, libclang
+remote                 yes     --features remote  flex
+model-parallel         yes                        flex
+parameter-server       yes                        flex
+
+To install what lacks, as far as you want it:
+  MPI launcher, MPI compiler, libclang
+    sudo apt install openmpi-bin libopenmpi-dev libclang-dev
+  NVIDIA driver
+    sudo apt install nvidia-driver, or on Ubuntu: sudo ubuntu-drivers install
+  CUDA toolkit
+    sudo apt install nvidia-cuda-toolkit
+  ROCm
+    https://rocm.docs.amd.com
+  Vulkan
+    sudo apt install libvulkan1 mesa-vulkan-drivers vulkan-tools
+
+"#]]
+    );
+}
+
+#[test]
+fn the_strategies_and_hardware_of_the_template_are_all_here() {
+    let template = Template::embedded().unwrap();
+    let diagnosis = diagnose(&plain());
+    let names = |uses: &[Use]| uses.iter().map(|one| one.name).collect::<Vec<_>>();
+    for (option, uses) in [
+        ("hardware", &diagnosis.hardware),
+        ("strategy", &diagnosis.strategies),
+    ] {
+        for value in template.option(option).unwrap().values() {
+            assert!(names(uses).contains(&value.to_string().as_str()), "{value}");
+        }
+    }
+    let source = file_of(&template, "src/strategy.rs");
+    let kinds = source.split("pub enum StrategyKind {").nth(1).unwrap();
+    let kinds = kinds.split("\n}").next().unwrap().lines();
+    let kinds = kinds.filter_map(|line| line.trim().strip_suffix(','));
+    let kinds: Vec<String> = kinds.map(heck::ToKebabCase::to_kebab_case).collect();
+    assert_eq!(names(&diagnosis.strategies).len(), kinds.len());
+    for name in names(&diagnosis.strategies) {
+        assert!(kinds.iter().any(|kind| kind == name), "{name} of {kinds:?}");
+    }
+    let manifest = file_of(&template, "Cargo.toml");
+    for feature in diagnosis.hardware.iter().chain(&diagnosis.strategies) {
+        let feature = feature.build_with.unwrap_or("--features flex");
+        let name = feature.strip_prefix("--features ").unwrap();
+        assert!(manifest.contains(&format!("\n{name} = [")), "{name}");
+    }
+}
+
+fn file_of(template: &Template, name: &str) -> String {
+    let mut files = template.files().iter();
+    let file = files.find(|file| file.path == name).unwrap();
+    String::from_utf8_lossy(&file.contents).into_owned()
+}
+
+/// The generated program says the same where it finds no MPI.
+#[test]
+fn mpi_is_installed_as_the_programs_say() {
+    let template = Template::embedded().unwrap();
+    let source = file_of(&template, "src/distribute/workers/environment.rs");
+    let function = source.split("fn install_hint_for").nth(1).unwrap();
+    let function = function.split("\n}").next().unwrap();
+    let function = function.replace("'\"'", "quote");
+    let quoted = function.split('"').skip(1).step_by(2);
+    let mut theirs: Vec<&str> = quoted
+        .filter(|text| text.contains("install ") || text.contains(" add ") || text.contains(" -S "))
+        .collect();
+    let managers = [
+        Manager::Apt,
+        Manager::Dnf,
+        Manager::Zypper,
+        Manager::Pacman,
+        Manager::Apk,
+        Manager::Brew,
+        Manager::Winget,
+        Manager::Unknown,
+    ];
+    let mut ours = managers
+        .map(|manager| manager.install(Package::Mpi))
+        .to_vec();
+    ours.sort_unstable();
+    ours.dedup();
+    theirs.sort_unstable();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn a_platform_is_known_by_its_release() {
+    let manager = |release| {
+        let mut fake = plain();
+        fake.release = release;
+        Manager::of(&fake)
+    };
+    assert_eq!(
+        manager("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"),
+        Manager::Apt
+    );
+    assert_eq!(
+        manager("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"),
+        Manager::Dnf
+    );
+    assert_eq!(
+        manager("ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n"),
+        Manager::Zypper
+    );
+    assert_eq!(manager("ID=manjaro\nID_LIKE=arch\n"), Manager::Pacman);
+    assert_eq!(manager("ID=alpine\n"), Manager::Apk);
+    assert_eq!(manager("NAME=x\n"), Manager::Unknown);
+}

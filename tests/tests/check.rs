@@ -1,0 +1,86 @@
+//! `kiln check` on rendered projects: one that is right passes, also with another task in it, and
+//! what is wrong is named. Projects that train nothing are in the generator's own tests.
+
+use std::process::Command;
+
+use kiln_tests::{rendered::Project, shared_target};
+use serde_json::Value;
+
+const CHECKS: [&str; 5] = [
+    "build",
+    "contract tests",
+    "one replica",
+    "two replicas",
+    "resume",
+];
+
+/// Whether all passed, by the exit status, and the report.
+fn check(project: &Project) -> (bool, Value) {
+    let output = Command::new(env!("CARGO_BIN_EXE_kiln_command"))
+        .args(["check", "--format", "json"])
+        .current_dir(project.path())
+        .env("CARGO_TARGET_DIR", shared_target())
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&output.stdout);
+    let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    (output.status.success(), report)
+}
+
+/// What each check found wrong.
+fn problems(report: &Value) -> Vec<(&str, Option<&str>)> {
+    let checks = report["checks"].as_array().unwrap().iter();
+    checks
+        .map(|check| {
+            let name = check["check"].as_str().unwrap();
+            (name, check["problem"].as_str())
+        })
+        .collect()
+}
+
+#[test]
+fn a_rendered_project_passes() {
+    let project = Project::default_answers();
+    let (passed, report) = check(&project);
+    assert!(passed, "{report:#}");
+    assert_eq!(problems(&report), CHECKS.map(|check| (check, None)));
+    assert_eq!(report["sites"], report["sites_left"]);
+    assert!(!project.path().join("runs").exists());
+}
+
+/// With another model, other losses, callbacks and options.
+#[test]
+fn a_filled_in_project_passes() {
+    let (passed, report) = check(&Project::example("callbacks"));
+    assert!(passed, "{report:#}");
+    assert_eq!(problems(&report), CHECKS.map(|check| (check, None)));
+}
+
+#[test]
+fn a_wrong_edit_fails_and_is_named() {
+    let project = Project::default_answers();
+    let whole_batch = "replica_context()?.examples_in_update()";
+    let own_part = "replica_context().map(|_| per_example_losses.dims()[0])?";
+    project.edit("loss.rs", whole_batch, own_part);
+    let (passed, report) = check(&project);
+    assert!(!passed, "{report:#}");
+    let problems = problems(&report);
+    let contract = problems[1].1.unwrap();
+    assert!(contract.contains("TODO(loss.compute): "), "{contract}");
+    // It trains all the same, to something else.
+    assert_eq!(problems[2..], CHECKS.map(|check| (check, None))[2..]);
+}
+
+#[test]
+fn an_optimizer_that_no_checkpoint_holds_is_noticed() {
+    let project = Project::default_answers();
+    let listed = "vec![(\"optimizer\", &mut self.optimizer)]";
+    project.edit("model.rs", listed, "Vec::new()");
+    let (passed, report) = check(&project);
+    assert!(!passed, "{report:#}");
+    let problems = problems(&report);
+    assert_eq!(problems[2..4], CHECKS.map(|check| (check, None))[2..4]);
+    let resume = problems[4].1.unwrap();
+    assert!(resume.contains(" after a resume, and "), "{resume}");
+}
