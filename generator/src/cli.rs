@@ -7,15 +7,13 @@ use std::{
     process::ExitCode,
 };
 
+use crate::{
+    commands::{self, options::OptionsArgs},
+    error::{Error, Result, nearest},
+};
 use clap::{
     Args, CommandFactory, Parser, Subcommand, ValueEnum,
     error::{ContextKind, ContextValue},
-};
-use miette::{GraphicalReportHandler, GraphicalTheme};
-
-use crate::{
-    commands,
-    error::{Error, Result, nearest},
 };
 
 const EXIT_STATUS: &str = "\
@@ -43,7 +41,7 @@ enum Command {
     /// List the worked examples that `new --example` makes.
     Examples,
     /// List the options, their values and what each changes.
-    Options,
+    Options(OptionsArgs),
     /// List what is left to change in a project for your own task.
     Todos(TodosArgs),
 }
@@ -59,6 +57,9 @@ pub struct NewArgs {
     /// Make the project of a worked example; `kiln examples` lists them.
     #[arg(long, value_name = "EXAMPLE")]
     pub example: Option<String>,
+    /// Render the template in a folder, such as your team's, instead of Kiln's own.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "example")]
+    pub template: Option<PathBuf>,
     /// Set an option; wins over --example, --values and prompts.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
@@ -144,7 +145,7 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::New(args) => commands::new::run(args),
         Command::Examples => commands::examples::run(),
-        Command::Options => commands::options::run(),
+        Command::Options(args) => commands::options::run(args),
         Command::Todos(args) => commands::todos::run(args),
     }
 }
@@ -152,17 +153,5 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
 fn report(error: &Error) {
     let terminal = io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let theme = if color {
-        GraphicalTheme::unicode()
-    } else {
-        GraphicalTheme::unicode_nocolor()
-    };
-    let mut text = String::new();
-    let drawn = GraphicalReportHandler::new_themed(theme)
-        .with_width(100)
-        .render_report(&mut text, error);
-    match drawn {
-        Ok(()) => eprint!("{}", text.trim_start_matches('\n')),
-        Err(_) => eprintln!("{error}"),
-    }
+    eprint!("{}", error.draw(color));
 }

@@ -2,7 +2,9 @@
 
 use std::{fmt, io, ops::Range, path::Path};
 
-use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode,
+};
 
 /// The result of every fallible function of Kiln.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -111,6 +113,23 @@ impl Error {
             label: LabeledSpan::new_with_span(Some(label.to_owned()), span),
         });
         self
+    }
+
+    /// Draws it for people: the message, the place with a caret, and what to do.
+    pub fn draw(&self, color: bool) -> String {
+        let theme = if color {
+            GraphicalTheme::unicode()
+        } else {
+            GraphicalTheme::unicode_nocolor()
+        };
+        let mut text = String::new();
+        let drawn = GraphicalReportHandler::new_themed(theme)
+            .with_width(100)
+            .render_report(&mut text, self);
+        match drawn {
+            Ok(()) => text.trim_start_matches('\n').to_owned(),
+            Err(_) => format!("{self}\n"),
+        }
     }
 
     /// What sort of thing went wrong.

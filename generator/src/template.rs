@@ -11,6 +11,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     option::TemplateOption,
+    project::Vcs,
 };
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
@@ -50,6 +51,8 @@ pub struct Template {
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
     config: Config,
+    /// The first entry that is neither a file nor a folder: a symbolic link, mostly.
+    special: Option<String>,
 }
 
 impl Template {
@@ -61,7 +64,7 @@ impl Template {
         let files = embedded_files().map(|(path, contents, executable)| {
             file("template", path, Cow::Borrowed(contents), executable)
         });
-        Self::new("template", files.collect(), BTreeSet::new())
+        Self::new("template", files.collect(), BTreeSet::new(), None)
     }
 
     /// The template in a folder. [`Template::check`] finds more that may be wrong with it.
@@ -73,16 +76,22 @@ impl Template {
             label: folder.display().to_string(),
             files: Vec::new(),
             folders: BTreeSet::new(),
+            special: None,
         };
         reader.read(folder, "")?;
-        Self::new(&reader.label, reader.files, reader.folders)
+        Self::new(&reader.label, reader.files, reader.folders, reader.special)
     }
 
-    fn new(label: &str, files: Vec<TemplateFile>, folders: BTreeSet<String>) -> Result<Self> {
+    fn new(
+        label: &str,
+        files: Vec<TemplateFile>,
+        folders: BTreeSet<String>,
+        special: Option<String>,
+    ) -> Result<Self> {
         let mut files = without_twins(files);
         let config = files
             .remove(CONFIG_FILE)
-            .ok_or_else(|| Error::template(format!("`{label}` holds no `{CONFIG_FILE}`")))?;
+            .ok_or_else(|| no_config(label, files.keys()))?;
         if files.contains_key(".genignore") {
             return Err(Error::template(format!("`{label}` holds a `.genignore`"))
                 .help("list its entries as `ignore` in the `[template]` table instead"));
@@ -98,6 +107,7 @@ impl Template {
             files: files.into_values().collect(),
             folders: all,
             config,
+            special,
         })
     }
 
@@ -121,21 +131,46 @@ impl Template {
         self.options().iter().find(|option| option.name == name)
     }
 
+    /// The version control that it wants for its projects.
+    pub fn vcs(&self) -> Option<Vcs> {
+        self.config.vcs
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
     /// Checks what cargo-generate would pass over in silence: defaults that their own rules refuse,
-    /// patterns that match no file, and files with Liquid of this template that are never rendered.
+    /// patterns that match no file or are never looked at, files with Liquid of this template that are
+    /// never rendered, and symbolic links.
     ///
     /// # Errors
     /// The first of these that there is.
     pub fn check(&self) -> Result<()> {
+        if let Some(special) = &self.special {
+            return Err(Error::template(format!(
+                "`{special}` is no file and no folder, and would be in no project"
+            ))
+            .help("put a copy there instead of a symbolic link"));
+        }
         self.config.check(self)?;
         for option in self.options() {
             option.check_default(&self.config)?;
         }
         Ok(())
+    }
+}
+
+/// A folder without a configuration may hold templates in others.
+fn no_config<'f>(label: &str, files: impl Iterator<Item = &'f String>) -> Error {
+    let error = Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"));
+    let mut inner = files.filter_map(|path| path.strip_suffix(CONFIG_FILE)?.strip_suffix('/'));
+    match inner.next() {
+        Some(folder) => error.help(format!("there is a template in `{label}/{folder}`")),
+        None => error.help(
+            "a template says in this file what it asks and which files it renders; an empty \
+             `[placeholders]` and `[template]` with `fmt = false` would do",
+        ),
     }
 }
 
@@ -182,6 +217,7 @@ struct FolderReader {
     label: String,
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
+    special: Option<String>,
 }
 
 impl FolderReader {
@@ -198,6 +234,10 @@ impl FolderReader {
             })?;
             let path = format!("{prefix}{name}");
             let kind = entry.file_type().map_err(failed)?;
+            if !kind.is_dir() && !kind.is_file() {
+                self.special
+                    .get_or_insert_with(|| format!("{}/{path}", self.label));
+            }
             if kind.is_dir() && name != ".git" && !is_build_folder(&entry.path()) {
                 self.read(&entry.path(), &format!("{path}/"))?;
                 self.folders.insert(path);
