@@ -142,7 +142,8 @@ impl Config {
     /// Checks every pattern, whatever its condition, against the files of the template.
     pub fn check(&self, template: &Template) -> Result<()> {
         for rules in self.all_rules() {
-            if let (Some(_), Some([pattern, ..])) = (&rules.include, rules.exclude.as_deref()) {
+            let including = self.rules.include.is_some() || rules.include.is_some();
+            if let (true, Some([pattern, ..])) = (including, rules.exclude.as_deref()) {
                 return Err(self
                     .error_at(
                         pattern.span(),
@@ -475,7 +476,8 @@ impl Reader<'_> {
             Err(why) => {
                 let why = why.to_string();
                 let last = why.lines().last().unwrap_or(&why);
-                Err(error(format!("`{regex}` is no regular expression: {last}")))
+                let why = last.trim_start_matches("error: ");
+                Err(error(format!("`{regex}` is no regular expression: {why}")))
             }
         }
     }

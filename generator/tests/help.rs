@@ -61,6 +61,9 @@ Options:
       --example <EXAMPLE>
           Make the project of a worked example; `kiln examples` lists them
 
+      --template <FOLDER>
+          Render the template in a folder, such as your team's, instead of Kiln's own
+
   -d, --define <KEY=VALUE>
           Set an option; wins over --example, --values and prompts
 
@@ -98,10 +101,12 @@ fn help_of_options() {
         .stdout_eq(str![[r#"
 List the options, their values and what each changes
 
-Usage: kiln options
+Usage: kiln options [OPTIONS]
 
 Options:
-  -h, --help  Print help
+      --template <FOLDER>  List those of the template in a folder, such as your team's, instead of
+                           Kiln's own
+  -h, --help               Print help
 
 "#]]);
 }

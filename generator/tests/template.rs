@@ -324,7 +324,7 @@ fn what_kiln_does_not_do() {
    · ┬
    · ╰── this option
    ╰────
-  × `[` is no regular expression: error: unclosed character class
+  × `[` is no regular expression: unclosed character class
    ╭─[t/cargo-generate.toml:4:29]
  3 │ [placeholders]
  4 │ x = { prompt = "?", regex = "[" }

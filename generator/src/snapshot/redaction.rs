@@ -8,7 +8,8 @@ use regex::{Captures, Regex};
 use super::tree::{Entry, text_of};
 
 /// A version, where Kiln is named before it.
-const KILN: &str = r#"(?i)(\bkiln\b(?:version|[\s"'`={:(v])*)\d+\.\d+\.\d+(?:[-+][0-9a-z.-]+)?"#;
+const KILN: &str =
+    r#"(?i)(\bkiln\b(?:version|[\s"'`={:(v])*)\d+\.\d+\.\d+(?:[-+][0-9a-z]+(?:[.+-][0-9a-z]+)*)?"#;
 /// What records how a project was made, and its lines with Kiln's version and the template's hash.
 const RECORD: &str = ".kiln.toml";
 const RECORDED_VERSION: &str = r#"(?m)^(\s*(?:kiln|version|kiln[-_]version)\s*=\s*")[^"]*""#;
