@@ -209,7 +209,7 @@ impl Project {
             .env("CARGO_TERM_COLOR", "never")
             .output()
             .map_err(|cause| Error::io("run", Path::new(&cargo), cause))?;
-        if output.status.success() && lock.exists() && !shared_lock.exists() {
+        if output.status.success() && packages(&lock) > packages(&shared_lock) {
             share(&lock, &shared_lock).map_err(|cause| Error::io("write", &shared_lock, cause))?;
         }
         Ok(output)
@@ -355,7 +355,13 @@ fn open_attributes(path: &Path) -> io::Result<File> {
     options.access_mode(FILE_WRITE_ATTRIBUTES).open(path)
 }
 
-/// Copies a file to a place where other processes may do the same.
+/// How many packages a lock file knows: of a project without dependencies it says nothing to others.
+fn packages(lock: &Path) -> usize {
+    let text = fs::read_to_string(lock).unwrap_or_default();
+    text.matches("[[package]]").count()
+}
+
+/// Copies a file, all or nothing.
 fn share(from: &Path, to: &Path) -> io::Result<()> {
     let folder = to.parent().unwrap_or(to);
     let staged = tempfile::NamedTempFile::new_in(folder)?;
