@@ -76,32 +76,45 @@ fn its_own_tests_pass_and_notice_a_change() {
     assert!(!passes && printed.contains("+* @me/me"), "{printed}");
 
     // After the tests above, which build in the same folder.
-    let project = Project::of_template(&house.path().join("template"));
+    let unchanged = self::house();
+    let project = Project::of_template(&unchanged.path().join("template"));
     project.is_clean("");
 }
 
-/// What it renders is the same with both tools.
+/// Both tools make the same of a team's template.
 #[test]
 fn cargo_generate_renders_it_too() {
     let house = house();
-    let folder = house.path().join("template");
-    let template = Template::from_folder(&folder).unwrap();
+    assert_parity(
+        &house.path().join("template"),
+        &[
+            ("owner", "@speech/core"),
+            ("description", "naïve: 'a' # {{b}}"),
+        ],
+    );
+    assert_parity(
+        &repository().join("generator/tests/fixtures/team"),
+        &[("owner", "@core")],
+    );
+}
+
+/// Checks it for each value of each option, all of them different at once, and these texts.
+fn assert_parity(folder: &Path, texts: &[(&str, &str)]) {
+    let template = Template::from_folder(folder).unwrap();
     template.check().unwrap();
     let peer = Peer::new();
     let mut all = combinations(&template, NAME);
-    // With each value of each option, and all of them different at once.
-    let options = template.options().iter();
-    let most = options.filter(|option| option.values().len() > 1).count();
-    all.retain(|combination| {
-        matches!(combination.changes.len(), 0 | 1) || combination.changes.len() == most
-    });
-    assert!(all.len() > most);
+    let default = all[0].answers.clone();
+    let most = all.iter().map(|one| one.changes.len()).max();
+    all.retain(|one| one.changes.len() <= 1 || Some(one.changes.len()) == most);
+    assert!(all.len() > 3);
     for combination in &all {
-        assert_same(&peer, &folder, &combination.answers);
+        assert_same(&peer, folder, &combination.answers);
     }
-    let other = all[0].answers.clone();
-    let other = other.with(&template, "owner", "@speech/core").unwrap();
-    assert_same(&peer, &folder, &other);
+    let other = texts.iter().fold(default, |all, (option, text)| {
+        all.with(&template, option, text).unwrap()
+    });
+    assert_same(&peer, folder, &other);
 }
 
 /// Where the house has its own copy of a file, it must follow Kiln's.
