@@ -296,7 +296,7 @@ fn trainings_that_go_wrong() {
     assert!(said.contains("InvalidDigit"), "{said}");
 }
 
-/// Versions are those of the lock file that is named.
+/// Versions are those of the lock file that is named, for this project only.
 #[test]
 fn a_lock_file() {
     let place = TempDir::new().unwrap();
@@ -306,6 +306,10 @@ fn a_lock_file() {
     project.cargo(&["check", "--locked"]);
     let used = fs::read_to_string(project.path().join("Cargo.lock")).unwrap();
     assert!(used.starts_with("# A comment of ours."), "{used}");
+    let other = Project::render(TEAM, &[]);
+    other.cargo(&["check"]);
+    let shared = fs::read_to_string(other.path().join("Cargo.lock")).unwrap();
+    assert!(!shared.contains("comment of ours"), "{shared}");
     let said = refusal(|| drop(Project::render(TEAM, &[]).lock("absent.lock")));
     assert!(said.contains("cannot copy `absent.lock`"), "{said}");
 }

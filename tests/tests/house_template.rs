@@ -74,6 +74,10 @@ fn its_own_tests_pass_and_notice_a_change() {
     .unwrap();
     let (passes, printed) = test("the_default_project");
     assert!(!passes && printed.contains("+* @me/me"), "{printed}");
+    assert!(
+        printed.contains("renew it with `INSTA_UPDATE=always cargo test`"),
+        "{printed}"
+    );
 
     // After the tests above, which build in the same folder.
     let unchanged = self::house();

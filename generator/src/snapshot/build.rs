@@ -196,7 +196,7 @@ impl Project {
     fn run_cargo(&self, arguments: &[&str], shared: &Path) -> Result<Output> {
         let lock = self.path.join(LOCK_FILE);
         let shared_lock = shared.join(LOCK_FILE);
-        if !lock.exists() && shared_lock.exists() {
+        if !self.locked && !lock.exists() && shared_lock.exists() {
             fs::copy(&shared_lock, &lock)
                 .map_err(|cause| Error::io("copy", &shared_lock, cause))?;
         }
@@ -209,7 +209,8 @@ impl Project {
             .env("CARGO_TERM_COLOR", "never")
             .output()
             .map_err(|cause| Error::io("run", Path::new(&cargo), cause))?;
-        if output.status.success() && packages(&lock) > packages(&shared_lock) {
+        let more = !self.locked && packages(&lock) > packages(&shared_lock);
+        if output.status.success() && more {
             share(&lock, &shared_lock).map_err(|cause| Error::io("write", &shared_lock, cause))?;
         }
         Ok(output)

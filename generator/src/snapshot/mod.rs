@@ -84,6 +84,8 @@ pub struct Project {
     /// The files whose contents are in snapshots, if not all.
     shown: Option<Vec<String>>,
     redactions: Redactions,
+    /// Whether its lock file is its own, and none of the others' business.
+    locked: bool,
 }
 
 impl Project {
@@ -177,6 +179,7 @@ impl Project {
         Ok(Self {
             place,
             path,
+            locked: tree.contains_key(build::LOCK_FILE),
             tree,
             shown: None,
             redactions,
@@ -218,10 +221,11 @@ impl Project {
     /// It cannot be copied.
     #[must_use]
     #[track_caller]
-    pub fn lock(self, file: impl AsRef<Path>) -> Self {
+    pub fn lock(mut self, file: impl AsRef<Path>) -> Self {
         let file = file.as_ref();
         let copied = fs::copy(file, self.path.join(build::LOCK_FILE));
         expect(copied.map_err(|cause| Error::io("copy", file, cause)));
+        self.locked = true;
         self
     }
 
