@@ -40,7 +40,10 @@ fn what_it_renders_compiles_and_trains() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "{said}");
     let expected = "DATA_CARD.md does not tell of data/more.csv";
-    assert!(said.contains("TODO(house.data-card)") && said.contains(expected), "{said}");
+    assert!(
+        said.contains("TODO(house.data-card)") && said.contains(expected),
+        "{said}"
+    );
 }
 
 #[test]
