@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    commands::{self, add::AddArgs, update::UpdateArgs},
+    commands::{self, add::AddArgs, options::OptionsArgs, update::UpdateArgs},
     error::{Error, Result, nearest},
 };
 use clap::{
@@ -43,7 +43,7 @@ enum Command {
     /// List the worked examples that `new --example` makes.
     Examples,
     /// List the options, their values and what each changes.
-    Options,
+    Options(OptionsArgs),
     /// List what is left to change in a project for your own task.
     Todos(TodosArgs),
     /// Bring later improvements of the template into a project; your changes stay.
@@ -74,6 +74,9 @@ pub struct NewArgs {
     /// Make the project of a worked example; `kiln examples` lists them.
     #[arg(long, value_name = "EXAMPLE")]
     pub example: Option<String>,
+    /// Render the template in a folder, such as your team's, instead of Kiln's own.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "example")]
+    pub template: Option<PathBuf>,
     /// Set an option; wins over --example, --values and prompts.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
@@ -246,7 +249,7 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::New(args) => commands::new::run(args),
         Command::Examples => commands::examples::run(),
-        Command::Options => commands::options::run(),
+        Command::Options(args) => commands::options::run(args),
         Command::Todos(args) => commands::todos::run(args),
         Command::Update(args) => commands::update::run(args),
         Command::Add(args) => commands::add::run(args),
@@ -261,5 +264,5 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
 fn report(error: &Error) {
     let terminal = io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    eprint!("{}", error.report(color));
+    eprint!("{}", error.draw(color));
 }

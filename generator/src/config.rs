@@ -3,12 +3,14 @@
 use std::{ops::Range, path::Path};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use semver::{Version, VersionReq};
 use toml::{Spanned, de::DeTable};
 
 use crate::{
     document::{Document, Place},
-    error::{Error, Kind, Result},
+    error::{Error, Kind, Result, suggest},
     option::{Choice, OptionKind, TemplateOption, Value},
+    project::Vcs,
     tags,
     template::{Template, parents},
     variables::BUILT_IN,
@@ -27,6 +29,9 @@ const TEMPLATE_KEYS: &[&str] = &[
 ];
 const RULE_KEYS: &[&str] = &["include", "exclude", "ignore", "placeholders"];
 const OPTION_KEYS: &[&str] = &["type", "prompt", "default", "choices", "regex"];
+const VCS: &[&str] = &["None", "Git"];
+/// The version of cargo-generate whose rules these are.
+const CARGO_GENERATE: Version = Version::new(0, 26, 0);
 const CHOICE_KEYS: &[&str] = &["value", "label"];
 
 /// Patterns of files, each with its place.
@@ -68,6 +73,8 @@ pub(crate) struct Config {
     pub options: Vec<TemplateOption>,
     pub rules: Rules,
     pub conditionals: Vec<Conditional>,
+    /// The version control that it wants.
+    pub vcs: Option<Vcs>,
     name: String,
     text: String,
 }
@@ -82,13 +89,14 @@ impl Config {
             options: Vec::new(),
             rules: Rules::default(),
             conditionals: Vec::new(),
+            vcs: None,
             name: name.to_owned(),
             text: text.to_owned(),
         };
         let mut formats = true;
         for (key, value) in &table {
             match key.get_ref().as_ref() {
-                "template" => formats = reader.template(value, &mut config.rules)?,
+                "template" => formats = reader.template(value, &mut config)?,
                 "placeholders" => config.options = reader.options(value)?,
                 "conditional" => config.conditionals = reader.conditionals(value)?,
                 "hooks" => return Err(reader.unsupported(key, "hooks are not run by Kiln")),
@@ -155,6 +163,16 @@ impl Config {
     /// Checks every pattern, whatever its condition, against the files of the template.
     pub fn check(&self, template: &Template) -> Result<()> {
         for rules in self.all_rules() {
+            let including = self.rules.include.is_some() || rules.include.is_some();
+            if let (true, Some([pattern, ..])) = (including, rules.exclude.as_deref()) {
+                return Err(self
+                    .error_at(
+                        pattern.span(),
+                        "`exclude` says nothing beside `include`".to_owned(),
+                        "never looked at",
+                    )
+                    .help("`include` lists all that is rendered: leave `exclude` out"));
+            }
             let lists = [&rules.include, &rules.exclude];
             for pattern in lists.into_iter().flatten().flatten() {
                 let matcher = self.gitignore(std::slice::from_ref(pattern))?;
@@ -321,8 +339,9 @@ impl Reader<'_> {
     }
 
     /// Reads `[template]`; says whether the output is to be formatted.
-    fn template(&self, value: &Place<'_>, rules: &mut Rules) -> Result<bool> {
+    fn template(&self, value: &Place<'_>, config: &mut Config) -> Result<bool> {
         let mut formats = true;
+        let rules = &mut config.rules;
         for (key, value) in self.document.table("template", value)? {
             let name = key.get_ref().as_ref();
             match name {
@@ -330,7 +349,8 @@ impl Reader<'_> {
                 "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
                 "ignore" => rules.ignore = self.document.strings(name, value)?,
                 "fmt" => formats = self.document.boolean(name, value)?,
-                "cargo_generate_version" | "vcs" => drop(self.document.string(name, value)?),
+                "cargo_generate_version" => self.check_version(name, value)?,
+                "vcs" => config.vcs = Some(self.vcs(name, value)?),
                 "init" if !self.document.boolean(name, value)? => {}
                 "init" => return Err(self.unsupported(key, "Kiln always makes a new folder")),
                 "sub_templates" => {
@@ -340,6 +360,37 @@ impl Reader<'_> {
             }
         }
         Ok(formats)
+    }
+
+    /// A template that needs rules which Kiln does not follow is not for Kiln.
+    fn check_version(&self, key: &str, value: &Place<'_>) -> Result<()> {
+        let wanted = self.document.string(key, value)?;
+        let error = |message| self.document.error_at(value.span(), message, "here");
+        let parsed = VersionReq::parse(&wanted)
+            .map_err(|why| error(format!("`{wanted}` is no requirement of a version: {why}")))?;
+        if parsed.matches(&CARGO_GENERATE) {
+            return Ok(());
+        }
+        Err(error(format!(
+            "the template wants cargo-generate {wanted}, and Kiln follows the rules of {CARGO_GENERATE}"
+        ))
+        .help("widen it, if the template renders as it should"))
+    }
+
+    fn vcs(&self, key: &str, value: &Place<'_>) -> Result<Vcs> {
+        let given = self.document.string(key, value)?;
+        match given.as_str() {
+            "None" => Ok(Vcs::None),
+            "Git" => Ok(Vcs::Git),
+            _ => Err(self
+                .document
+                .error_at(
+                    value.span(),
+                    format!("{given:?} is no version control"),
+                    "here",
+                )
+                .help(suggest(&given, VCS.iter().copied(), "they"))),
+        }
     }
 
     fn conditionals(&self, value: &Place<'_>) -> Result<Vec<Conditional>> {
@@ -432,6 +483,13 @@ impl Reader<'_> {
     ) -> Result<OptionKind> {
         let choices = table.get("choices");
         let choices = choices.map(|value| self.choices(value)).transpose()?;
+        if let Some(place) = table.get("regex") {
+            if matches!(kind.as_deref(), Some("bool" | "array")) || choices.is_some() {
+                let message = "only a text without choices has a `regex`";
+                let error = self.document.error_at(place.span(), message, "here");
+                return Err(error.help("leave it out, or make the option a text without choices"));
+            }
+        }
         match (kind.as_deref().unwrap_or("string"), choices) {
             ("string", Some(choices)) => Ok(OptionKind::Choice(choices)),
             ("string" | "text" | "editor", None) => Ok(OptionKind::Text { regex }),

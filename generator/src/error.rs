@@ -165,8 +165,8 @@ impl Error {
         self.at(name, argument, span, label)
     }
 
-    /// All of it as people see it: what is wrong, where, and what to do about it.
-    pub fn report(&self, color: bool) -> String {
+    /// Draws it for people: what is wrong, the place with a caret, and what to do about it.
+    pub fn draw(&self, color: bool) -> String {
         let theme = if color {
             GraphicalTheme::unicode()
         } else {

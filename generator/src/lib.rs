@@ -5,6 +5,8 @@
 //! [options](option::TemplateOption); [`render::render`] makes a project in memory from it and from
 //! [`option::Answers`]; [`project::write`] brings it to the disk, all or nothing; [`todo::scan`]
 //! finds what is left to do in it.
+//!
+//! With the feature `snapshot`, the module `snapshot` tests a template of your own.
 
 pub mod cli;
 mod commands;
@@ -23,6 +25,8 @@ mod process;
 pub mod project;
 pub mod record;
 pub mod render;
+#[cfg(feature = "snapshot")]
+pub mod snapshot;
 mod source;
 mod tags;
 pub mod template;

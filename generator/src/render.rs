@@ -68,9 +68,31 @@ pub fn render_at<'t>(
     answers: &Answers,
     destination: &Path,
 ) -> Result<Rendered<'t>> {
-    let destination = std::path::absolute(destination)
-        .map_err(|cause| Error::io("find the folder", destination, cause))?;
-    let variables = Rc::new(Variables::new(answers, destination));
+    render_with(template, Variables::new(answers, absolute(destination)?))
+}
+
+/// Renders a template with an author of whom the machine knows nothing.
+///
+/// # Errors
+/// The template is wrong: the error names file, line, column and expression.
+#[cfg(feature = "snapshot")]
+pub(crate) fn render_by<'t>(
+    template: &'t Template,
+    answers: &Answers,
+    destination: &Path,
+    author: [&str; 2],
+) -> Result<Rendered<'t>> {
+    let variables = Variables::new(answers, absolute(destination)?);
+    render_with(template, variables.by(author))
+}
+
+fn absolute(destination: &Path) -> Result<PathBuf> {
+    std::path::absolute(destination)
+        .map_err(|cause| Error::io("find the folder", destination, cause))
+}
+
+fn render_with(template: &Template, variables: Variables) -> Result<Rendered<'_>> {
+    let variables = Rc::new(variables);
     let rules = rules(template.config(), &variables)?;
     let ignored = rules
         .ignore
@@ -323,7 +345,13 @@ fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let near = tags::identifiers(given)
         .find_map(|word| nearest(word, available.iter().map(String::as_str)));
     let help = near.map_or_else(
-        || "put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`".to_owned(),
+        || {
+            if why.contains("requested filter=rhai") {
+                return "Kiln runs no scripts: use options, `[conditional]` rules and Liquid"
+                    .to_owned();
+            }
+            "put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`".to_owned()
+        },
         |near| format!("did you mean `{near}`?"),
     );
     Error::template(format!("`{name}` is not valid Liquid: {why}"))

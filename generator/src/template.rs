@@ -12,6 +12,7 @@ use crate::{
     embedded::{Files, TEMPLATE},
     error::{Error, Result},
     option::TemplateOption,
+    project::Vcs,
 };
 
 /// The file that states what a template asks and does.
@@ -42,6 +43,8 @@ pub struct Template {
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
     config: Config,
+    /// The first entry that is neither a file nor a folder: a symbolic link, mostly.
+    special: Option<String>,
 }
 
 impl Template {
@@ -58,7 +61,7 @@ impl Template {
         let files = files.iter().map(|(path, contents, executable)| {
             file(label, path, Cow::Borrowed(*contents), *executable)
         });
-        Self::new(label, files.collect(), BTreeSet::new())
+        Self::new(label, files.collect(), BTreeSet::new(), None)
     }
 
     /// The template in a folder. [`Template::check`] finds more that may be wrong with it.
@@ -70,19 +73,24 @@ impl Template {
             label: folder.display().to_string(),
             files: Vec::new(),
             folders: BTreeSet::new(),
+            special: None,
         };
         reader.read(folder, "")?;
-        let template = Self::new(&reader.label, reader.files, reader.folders)?;
+        let template = Self::new(&reader.label, reader.files, reader.folders, reader.special)?;
         template.config.check_regexes()?;
         Ok(template)
     }
 
-    fn new(label: &str, files: Vec<TemplateFile>, folders: BTreeSet<String>) -> Result<Self> {
+    fn new(
+        label: &str,
+        files: Vec<TemplateFile>,
+        folders: BTreeSet<String>,
+        special: Option<String>,
+    ) -> Result<Self> {
         let mut files = without_twins(files);
-        let config = files.remove(CONFIG_FILE).ok_or_else(|| {
-            Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"))
-                .help("give the folder of a template; this file states what it asks")
-        })?;
+        let config = files
+            .remove(CONFIG_FILE)
+            .ok_or_else(|| no_config(label, files.keys()))?;
         if files.contains_key(".genignore") {
             return Err(Error::template(format!("`{label}` holds a `.genignore`"))
                 .help("list its entries as `ignore` in the `[template]` table instead"));
@@ -99,6 +107,7 @@ impl Template {
             files: files.into_values().collect(),
             folders: all,
             config,
+            special,
         })
     }
 
@@ -122,22 +131,47 @@ impl Template {
         self.options().iter().find(|option| option.name == name)
     }
 
+    /// The version control that it wants for its projects.
+    pub fn vcs(&self) -> Option<Vcs> {
+        self.config.vcs
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
     /// Checks what cargo-generate would pass over in silence: defaults that their own rules refuse,
-    /// patterns that match no file, and files with Liquid of this template that are never rendered.
+    /// patterns that match no file or are never looked at, files with Liquid of this template that are
+    /// never rendered, and symbolic links.
     ///
     /// # Errors
     /// The first of these that there is.
     pub fn check(&self) -> Result<()> {
+        if let Some(special) = &self.special {
+            return Err(Error::template(format!(
+                "`{special}` is no file and no folder, and would be in no project"
+            ))
+            .help("put a copy there instead of a symbolic link"));
+        }
         self.config.check(self)?;
         self.config.check_regexes()?;
         for option in self.options() {
             option.check_default(&self.config)?;
         }
         Ok(())
+    }
+}
+
+/// A folder without a configuration may hold templates in others.
+fn no_config<'f>(label: &str, files: impl Iterator<Item = &'f String>) -> Error {
+    let error = Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"));
+    let mut inner = files.filter_map(|path| path.strip_suffix(CONFIG_FILE)?.strip_suffix('/'));
+    match inner.next() {
+        Some(folder) => error.help(format!("there is a template in `{label}/{folder}`")),
+        None => error.help(
+            "a template says in this file what it asks and which files it renders; an empty \
+             `[placeholders]` and `[template]` with `fmt = false` would do",
+        ),
     }
 }
 
@@ -185,6 +219,7 @@ struct FolderReader {
     label: String,
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
+    special: Option<String>,
 }
 
 impl FolderReader {
@@ -202,6 +237,10 @@ impl FolderReader {
             })?;
             let path = format!("{prefix}{name}");
             let kind = entry.file_type().map_err(failed)?;
+            if !kind.is_dir() && !kind.is_file() {
+                self.special
+                    .get_or_insert_with(|| format!("{}/{path}", self.label));
+            }
             if kind.is_dir() && name != ".git" && !is_build_folder(&entry.path()) {
                 self.read(&entry.path(), &format!("{path}/"))?;
                 self.folders.insert(path);

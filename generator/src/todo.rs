@@ -93,7 +93,7 @@ pub fn scan(root: &Path) -> Result<Scan> {
         sites: sites.len(),
         ..Scan::default()
     };
-    for (path, file) in text_files(root)? {
+    for (path, file) in files_of(root)? {
         let bytes = fs::read(&path).map_err(|cause| Error::io("read", &path, cause))?;
         if is_text(&bytes) {
             scan_text(&file, &String::from_utf8_lossy(&bytes), &mut scan);
@@ -213,7 +213,7 @@ fn parse_site(document: &Document<'_>, value: &crate::document::Place<'_>) -> Re
 }
 
 /// The files of a project in the order of their paths, less those that its `.gitignore` leaves out.
-fn text_files(root: &Path) -> Result<Vec<(std::path::PathBuf, String)>> {
+pub(crate) fn files_of(root: &Path) -> Result<Vec<(std::path::PathBuf, String)>> {
     let walk = WalkBuilder::new(root)
         .hidden(false)
         .parents(false)

@@ -65,6 +65,14 @@ impl Variables {
         }
     }
 
+    /// The same, with an author (name and address, and name) who is not looked up.
+    #[cfg(feature = "snapshot")]
+    pub fn by(mut self, author: [&str; 2]) -> Self {
+        let author = author.map(|text| Value::scalar(text.to_owned()));
+        self.authors = OnceCell::from(Some(author));
+        self
+    }
+
     /// The value of a variable.
     pub fn value(&self, name: &str) -> Option<&Value> {
         match name {

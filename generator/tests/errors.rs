@@ -186,7 +186,7 @@ impl Report {
         }
         let error = refusal(&place).expect_err(input);
         let root = format!("{}/", place.path().display());
-        let said = error.report(false).replace(&root, "");
+        let said = error.draw(false).replace(&root, "");
         let status = i32::from(error.kind().exit_status());
         self.add(&format!("template: {input}"), status, &said);
     }

@@ -17,13 +17,18 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new       Make a project
-  examples  List the worked examples that `new --example` makes
-  options   List the options, their values and what each changes
-  todos     List what is left to change in a project for your own task
-  check     Check that a project builds, keeps its contracts, trains and resumes
-  doctor    Say what this machine has for building and training, and what lacks
-  help      Print this message or the help of the given subcommand(s)
+  new          Make a project
+  examples     List the worked examples that `new --example` makes
+  options      List the options, their values and what each changes
+  todos        List what is left to change in a project for your own task
+  update       Bring later improvements of the template into a project; your changes stay
+  add          Bring into a project what was not chosen when it was made
+  explain      Tell all about a site to change, with a worked answer
+  completions  Write a script that completes the command line in a shell
+  man          Write the manual, as pages for `man`
+  check        Check that a project builds, keeps its contracts, trains and resumes
+  doctor       Say what this machine has for building and training, and what lacks
+  help         Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -31,8 +36,8 @@ Options:
 
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do; `check`: a check failed; `doctor`: the default
-       strategy cannot be used here
+  1    `todos --deny`: something is left to do; `check`: a check failed; `update`, `add`: a conflict
+       is left; `doctor`: the default strategy cannot be used here
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong
@@ -63,6 +68,9 @@ Options:
 
       --example <EXAMPLE>
           Make the project of a worked example; `kiln examples` lists them
+
+      --template <FOLDER>
+          Render the template in a folder, such as your team's, instead of Kiln's own
 
   -d, --define <KEY=VALUE>
           Set an option; wins over --example, --values and prompts
@@ -101,10 +109,12 @@ fn help_of_options() {
         .stdout_eq(str![[r#"
 List the options, their values and what each changes
 
-Usage: kiln options
+Usage: kiln options [OPTIONS]
 
 Options:
-  -h, --help  Print help
+      --template <FOLDER>  List those of the template in a folder, such as your team's, instead of
+                           Kiln's own
+  -h, --help               Print help
 
 "#]]);
 }
@@ -262,13 +272,18 @@ Generates training crates for Burn that train, on several replicas, from the fir
 Usage: kiln <COMMAND>
 
 Commands:
-  new       Make a project
-  examples  List the worked examples that `new --example` makes
-  options   List the options, their values and what each changes
-  todos     List what is left to change in a project for your own task
-  check     Check that a project builds, keeps its contracts, trains and resumes
-  doctor    Say what this machine has for building and training, and what lacks
-  help      Print this message or the help of the given subcommand(s)
+  new          Make a project
+  examples     List the worked examples that `new --example` makes
+  options      List the options, their values and what each changes
+  todos        List what is left to change in a project for your own task
+  update       Bring later improvements of the template into a project; your changes stay
+  add          Bring into a project what was not chosen when it was made
+  explain      Tell all about a site to change, with a worked answer
+  completions  Write a script that completes the command line in a shell
+  man          Write the manual, as pages for `man`
+  check        Check that a project builds, keeps its contracts, trains and resumes
+  doctor       Say what this machine has for building and training, and what lacks
+  help         Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
@@ -276,8 +291,8 @@ Options:
 
 Exit status:
   0    done
-  1    `todos --deny`: something is left to do; `check`: a check failed; `doctor`: the default
-       strategy cannot be used here
+  1    `todos --deny`: something is left to do; `check`: a check failed; `update`, `add`: a conflict
+       is left; `doctor`: the default strategy cannot be used here
   2    wrong input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; nothing half-written is left
   4    the template is wrong

@@ -87,7 +87,7 @@ impl Project {
         let path = project.path();
         let rendered = render_example(template, example, answers, &path);
         write(&rendered.expect("a rendered project"), &path).expect("a rendered project");
-        share_builds(&project.path());
+        share_builds(&project.path().join("Cargo.toml"));
         let lock = repository().join("tests/fixtures/Cargo.lock");
         fs::copy(lock, project.path().join("Cargo.lock")).expect("a lock file");
         project
@@ -229,13 +229,15 @@ impl Project {
 
 /// Switches on what the features `mpi` and `download` and the dependencies of tests switch on in crates
 /// below Burn: with and without them, Burn is then built once.
-fn share_builds(project: &Path) {
-    let manifest = project.join("Cargo.toml");
-    let text = fs::read_to_string(&manifest).expect("a manifest");
+///
+/// # Panics
+/// It is no manifest with dependencies.
+pub fn share_builds(manifest: &Path) {
+    let text = fs::read_to_string(manifest).expect("a manifest");
     let with =
         "[dependencies]\nbytes = \"1\"\nfastrand = \"2\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
     assert!(text.contains("[dependencies]\n"), "no dependencies");
-    fs::write(&manifest, text.replacen("[dependencies]\n", with, 1)).expect("a manifest");
+    fs::write(manifest, text.replacen("[dependencies]\n", with, 1)).expect("a manifest");
 }
 
 /// An IDX file of unsigned bytes.

@@ -1,5 +1,7 @@
-//! The example that is a template of its own: its tests pass, what it renders compiles and trains,
-//! and it has all that Kiln's template has.
+//! The example that is a template of its own: its tests pass, which compile and train what it renders;
+//! it has all that Kiln's template has; and cargo-generate renders it too.
+
+mod peer;
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,10 +13,11 @@ use kiln::{
     todo,
 };
 use kiln_tests::{
-    rendered::{Project, text},
-    repository, template_folder, write,
+    NAME, combinations,
+    rendered::{Project, share_builds, text},
+    repository, shared_target, template_folder, write,
 };
-use serde_json::Value;
+use peer::{Peer, assert_same};
 use tempfile::TempDir;
 
 fn house() -> TempDir {
@@ -31,62 +34,91 @@ fn house() -> TempDir {
 fn depend_on_this_kiln(house: &Path) {
     let manifest = house.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).unwrap();
-    let dependency = "kiln = \"0.2.0\"";
+    let dependency = "kiln = { version = \"0.2.0\"";
     assert!(text.contains(dependency), "{text}");
-    let path = repository().join("generator");
-    let here = format!("kiln = {{ path = {:?} }}", path.display().to_string());
+    let path = repository().join("generator").display().to_string();
+    let here = format!("kiln = {{ path = {path:?}");
     fs::write(&manifest, text.replace(dependency, &here)).unwrap();
     fs::copy(repository().join("Cargo.lock"), house.join("Cargo.lock")).unwrap();
 }
 
+/// Its own tests render it, compile and train that, too: with the Burn of the other tests.
 #[test]
 fn its_own_tests_pass_and_notice_a_change() {
     let house = house();
     depend_on_this_kiln(house.path());
-    let target = repository().join("target/house-template");
-    let test = || {
+    share_builds(&house.path().join("template/Cargo.toml.liquid"));
+    fs::create_dir_all(shared_target()).unwrap();
+    let lock = repository().join("tests/fixtures/Cargo.lock");
+    fs::copy(lock, shared_target().join("Cargo.lock")).unwrap();
+    let test = |only: &str| {
         let output = Command::new(env!("CARGO"))
-            .arg("test")
+            .args(["test", only])
             .current_dir(house.path())
-            .env("CARGO_TARGET_DIR", &target)
+            .env(
+                "CARGO_TARGET_DIR",
+                repository().join("target/house-template"),
+            )
+            .env("KILN_BUILD_DIR", shared_target())
             .env("INSTA_UPDATE", "no")
             .output();
         let output = output.unwrap();
         (output.status.success(), text(&output))
     };
-    let (passes, printed) = test();
+    let (passes, printed) = test("");
     assert!(passes, "{printed}");
     fs::write(
         house.path().join("template/CODEOWNERS.liquid"),
         "* @me/me\n",
     )
     .unwrap();
-    let (passes, printed) = test();
+    let (passes, printed) = test("the_default_project");
     assert!(!passes && printed.contains("+* @me/me"), "{printed}");
-}
-
-#[test]
-fn what_it_renders_passes_its_contract_tests_and_trains() {
-    let house = house();
-    let project = Project::of_template(&house.path().join("template"));
-    project.is_clean("");
-    project.cargo(&["test", "--test", "contract"]);
-    for replicas in ["1", "2"] {
-        let options = ["--replicas", replicas, "--output-dir", replicas];
-        project.cargo(&[&["run", "--"], &options[..]].concat());
-        let log = fs::read_to_string(project.path().join(replicas).join("metrics.jsonl")).unwrap();
-        let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
-        assert!(test["accuracy"].as_f64().unwrap() >= 0.97, "{log}");
-    }
-    fs::write(project.path().join("data/more.csv"), "").unwrap();
-    let output = project.try_cargo(&["test", "--test", "contract", "house"]);
-    let printed = text(&output);
-    assert!(!output.status.success(), "{printed}");
     assert!(
-        printed.contains("TODO(house.data-card)")
-            && printed.contains("DATA_CARD.md does not tell of data/more.csv"),
+        printed.contains("renew it with `INSTA_UPDATE=always cargo test`"),
         "{printed}"
     );
+
+    // After the tests above, which build in the same folder.
+    let unchanged = self::house();
+    let project = Project::of_template(&unchanged.path().join("template"));
+    project.is_clean("");
+}
+
+/// Both tools make the same of a team's template.
+#[test]
+fn cargo_generate_renders_it_too() {
+    let house = house();
+    assert_parity(
+        &house.path().join("template"),
+        &[
+            ("owner", "@speech/core"),
+            ("description", "naïve: 'a' # {{b}}"),
+        ],
+    );
+    assert_parity(
+        &repository().join("generator/tests/fixtures/team"),
+        &[("owner", "@core")],
+    );
+}
+
+/// Checks it for each value of each option, all of them different at once, and these texts.
+fn assert_parity(folder: &Path, texts: &[(&str, &str)]) {
+    let template = Template::from_folder(folder).unwrap();
+    template.check().unwrap();
+    let peer = Peer::new();
+    let mut all = combinations(&template, NAME);
+    let default = all[0].answers.clone();
+    let most = all.iter().map(|one| one.changes.len()).max();
+    all.retain(|one| one.changes.len() <= 1 || Some(one.changes.len()) == most);
+    assert!(all.len() > 3);
+    for combination in &all {
+        assert_same(&peer, folder, &combination.answers);
+    }
+    let other = texts.iter().fold(default, |all, (option, text)| {
+        all.with(&template, option, text).unwrap()
+    });
+    assert_same(&peer, folder, &other);
 }
 
 /// Where the house has its own copy of a file, it must follow Kiln's.

@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod examples;
 pub(crate) mod explain;
+pub(crate) mod folder;
 pub(crate) mod man;
 pub(crate) mod new;
 pub(crate) mod options;

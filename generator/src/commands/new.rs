@@ -14,11 +14,13 @@ use crate::{
     name::Name,
     option::{Answers, Values},
     project::{self, Vcs, WriteOptions, Written},
+    render::Rendered,
     template::Template,
+    todo::SITES_FILE,
     values,
 };
 
-use super::prompt;
+use super::{folder, prompt};
 
 /// Runs `kiln new`.
 ///
@@ -26,7 +28,7 @@ use super::prompt;
 /// The name, an option or the folder is wrong, or the file system, git or cargo fails.
 pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     let name = Name::parse(&args.name)?;
-    let template = Template::embedded()?;
+    let template = folder::template(args.template.as_deref())?;
     let path = args
         .path
         .clone()
@@ -37,6 +39,9 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
         .transpose()?;
     let given = values::read(&template, args.values.as_deref(), &args.define)?;
     project::check_destination(&path, args.force)?;
+    if let Some(template) = &args.template {
+        folder::check_apart(template, &path)?;
+    }
     let answers = match &example {
         Some(example) if example.is_template() => {
             refuse_answers(example, &given, args.train)?;
@@ -55,12 +60,18 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     if let Some(manifest) = rendered.get("Cargo.toml") {
         let manifest = String::from_utf8_lossy(manifest);
         answers.name().check_dependencies(&manifest)?;
+    } else if args.train {
+        return Err(Error::input(
+            "the template makes no `Cargo.toml`, so there is nothing to train",
+        )
+        .help("leave `--train` out"));
     }
     let options = WriteOptions {
         force: args.force,
         vcs: match args.vcs {
             Some(VcsArg::None) => Vcs::None,
-            Some(VcsArg::Git) | None => Vcs::Git,
+            Some(VcsArg::Git) => Vcs::Git,
+            None => template.vcs().unwrap_or(Vcs::Git),
         },
         require_vcs: args.vcs == Some(VcsArg::Git),
     };
@@ -68,13 +79,8 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     for warning in &written.warnings {
         eprintln!("warning: {warning}");
     }
-    super::print(&report(
-        &answers,
-        example.as_ref(),
-        &path,
-        &written,
-        args.train,
-    ))?;
+    super::print(&report(&answers, example.as_ref(), &path, &written))?;
+    super::print(&next_steps(example.as_ref(), &rendered, &path, args.train))?;
     if args.train {
         return train(&path);
     }
@@ -104,14 +110,8 @@ fn ask(template: &Template, name: Name, mut values: Values, defaults: bool) -> R
     Answers::complete(template, name, values)
 }
 
-/// What was written, the options, and what to run next.
-fn report(
-    answers: &Answers,
-    example: Option<&Example>,
-    path: &Path,
-    written: &Written,
-    train: bool,
-) -> String {
+/// What was written, and the options.
+fn report(answers: &Answers, example: Option<&Example>, path: &Path, written: &Written) -> String {
     let mut text = String::new();
     let name = answers.name();
     if name.given() != name.package() {
@@ -152,18 +152,23 @@ fn report(
             example.description()
         );
     }
-    if !example.is_some_and(Example::is_template) {
-        let width = answers.values().map(|(key, _)| key.len()).max();
+    let width = answers.values().map(|(key, _)| key.len()).max();
+    if width.is_some() && !example.is_some_and(Example::is_template) {
         for (key, value) in answers.values() {
             let _ = writeln!(text, "  {key:width$}  {value}", width = width.unwrap_or(0));
         }
         text.push('\n');
     }
-    text.push_str(&next_steps(example, path, train));
     text
 }
 
-fn next_steps(example: Option<&Example>, path: &Path, train: bool) -> String {
+/// What to run next.
+fn next_steps(
+    example: Option<&Example>,
+    rendered: &Rendered<'_>,
+    path: &Path,
+    train: bool,
+) -> String {
     let path = path.display().to_string();
     let quoted = if path.contains(|c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '$')) {
         format!("'{}'", path.replace('\'', r"'\''"))
@@ -174,23 +179,48 @@ fn next_steps(example: Option<&Example>, path: &Path, train: bool) -> String {
         return format!("Training it: cargo run --release, in {quoted}\n");
     }
     let train_step = "cargo run --release    # train, then test";
-    let steps: &[&str] = match example {
-        None => &[
-            train_step,
-            "cargo test             # the contract tests",
-            "kiln todos             # what to change for your task",
-        ],
-        Some(example) if example.is_template() => &[
+    let steps = match example {
+        None => steps_of(rendered),
+        Some(example) if example.is_template() => vec![
             "less README.md         # what was changed in Kiln's template, and why",
             "cargo test             # the snapshots of what it renders",
         ],
-        Some(_) => &[
+        Some(_) => vec![
             "less README.md         # what was changed in the template, and why",
             train_step,
             "cargo test             # the contract tests, and those of the example",
         ],
     };
-    format!("Next:\n  cd {quoted}\n  {}\n", steps.join("\n  "))
+    let steps: String = steps.iter().map(|step| format!("  {step}\n")).collect();
+    format!("Next:\n  cd {quoted}\n{steps}")
+}
+
+/// What can be run in a project, which a team's template may have made.
+fn steps_of(rendered: &Rendered<'_>) -> Vec<&'static str> {
+    let has = |path: &str| rendered.get(path).is_some();
+    let (package, sites) = (has("Cargo.toml"), has(SITES_FILE));
+    let mut steps = Vec::new();
+    if package && has("src/main.rs") {
+        steps.push(if sites {
+            "cargo run --release    # train, then test"
+        } else {
+            "cargo run --release"
+        });
+    }
+    if package {
+        steps.push(if has("tests/contract/main.rs") {
+            "cargo test             # the contract tests"
+        } else {
+            "cargo test"
+        });
+    }
+    if sites {
+        steps.push("kiln todos             # what to change for your task");
+    }
+    if steps.is_empty() && has("README.md") {
+        steps.push("less README.md");
+    }
+    steps
 }
 
 /// Builds and runs the new crate; its exit status is ours.

@@ -3,31 +3,50 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
+
+use clap::Args;
 
 use crate::{
     error::Result,
     name::Name,
-    option::{Answers, OptionKind, TemplateOption, Value},
+    option::{Answers, OptionKind, TemplateOption, Value, Values},
     render::{Rendered, render},
     template::Template,
 };
+
+use super::folder;
+
+/// The arguments of `kiln options`.
+#[derive(Debug, Args)]
+pub struct OptionsArgs {
+    /// List those of the template in a folder, such as your team's, instead of Kiln's own.
+    #[arg(long, value_name = "FOLDER")]
+    pub template: Option<PathBuf>,
+}
 
 /// Runs `kiln options`.
 ///
 /// # Errors
 /// The template is wrong.
-pub(crate) fn run() -> Result<ExitCode> {
-    super::print(&describe(&Template::embedded()?)?)?;
+pub(crate) fn run(args: &OptionsArgs) -> Result<ExitCode> {
+    let template = folder::template(args.template.as_deref())?;
+    super::print(&describe(&template)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Every option, with what it changes: found by rendering, so it is true.
 pub(crate) fn describe(template: &Template) -> Result<String> {
-    let defaults = Answers::defaults(template, Name::parse("my-model")?)?;
-    let rendered = render(template, &defaults)?;
+    if template.options().is_empty() {
+        return Ok("The template has no options.\n".to_owned());
+    }
+    let base = base(template)?;
+    let rendered = match &base {
+        Ok(answers) => Some((answers, render(template, answers)?)),
+        Err(_) => None,
+    };
     let mut text = String::new();
     for option in template.options() {
         if !text.is_empty() {
@@ -37,19 +56,45 @@ pub(crate) fn describe(template: &Template) -> Result<String> {
         for value in samples(option) {
             let default = Some(&value) == option.default.as_ref();
             let _ = writeln!(text, "  {}{}", shown(option, &value), mark(default));
-            if !default {
-                let answers = defaults
-                    .clone()
-                    .with(template, &option.name, &value.to_string())?;
-                write_changes(&mut text, &rendered, &render(template, &answers)?);
+            let Some((answers, rendered)) = &rendered else {
+                continue;
+            };
+            if answers.get(&option.name) != Some(&value) {
+                let answers = (*answers).clone();
+                let answers = answers.with(template, &option.name, &value.to_string())?;
+                write_changes(&mut text, rendered, &render(template, &answers)?);
             }
+        }
+        if option.default.is_none() {
+            text.push_str("  it has no default\n");
         }
         if let OptionKind::Text { regex: Some(regex) } = &option.kind {
             let _ = writeln!(text, "  it must match the regex {regex}");
         }
     }
+    if let Err(option) = base {
+        let _ = writeln!(
+            text,
+            "\nWhat they change is not shown: only you know a value of `{option}`."
+        );
+    }
     text.push_str("\nSet them with --define KEY=VALUE or in a --values file.\n");
     Ok(text)
+}
+
+/// Answers to compare with: the defaults, and a value of each option that has none. The name of the
+/// first option of which no value is known, if any.
+fn base(template: &Template) -> Result<std::result::Result<Answers, &str>> {
+    let mut values = Values::new();
+    for option in template.options() {
+        if option.default.is_none() {
+            let Some(value) = samples(option).into_iter().next() else {
+                return Ok(Err(&option.name));
+            };
+            values.insert(option.name.clone(), value);
+        }
+    }
+    Answers::complete(template, Name::parse("my-model")?, values).map(Ok)
 }
 
 /// The values to try. Of a text: the default, and one that is not the default.
@@ -67,8 +112,10 @@ fn samples(option: &TemplateOption) -> Vec<Value> {
 
 fn shown(option: &TemplateOption, value: &Value) -> String {
     let text = matches!(option.kind, OptionKind::Text { .. });
-    if text && Some(value) != option.default.as_ref() {
-        return "any other text".to_owned();
+    match &option.default {
+        None if text => return "any text".to_owned(),
+        Some(default) if text && value != default => return "any other text".to_owned(),
+        _ => {}
     }
     match value {
         Value::Text(text) if text.contains(' ') || text.is_empty() => format!("{text:?}"),

@@ -1,0 +1,151 @@
+//! The files of a project, to list and to compare.
+
+use std::{collections::BTreeMap, fmt, fmt::Write as _, fs, io, path::Path};
+
+use sha2::{Digest, Sha256};
+
+/// What stands at a path of a tree.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// A folder.
+    Folder,
+    /// A file.
+    File {
+        /// Its bytes.
+        contents: Vec<u8>,
+        /// Whether it can be run. Where the file system does not say, a script can.
+        executable: bool,
+    },
+}
+
+impl Entry {
+    /// The text of a file, or of what is not text the size and hash.
+    pub fn text(&self) -> String {
+        let Entry::File { contents, .. } = self else {
+            return String::new();
+        };
+        match text_of(contents) {
+            Some(text) => text.to_owned(),
+            None => format!("{} bytes, sha256 {}\n", contents.len(), hash(contents)),
+        }
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Folder => f.write_str("folder"),
+            Entry::File {
+                contents,
+                executable,
+            } => {
+                let run = if *executable { ", executable" } else { "" };
+                write!(f, "file{run}: {:?}", String::from_utf8_lossy(contents))
+            }
+        }
+    }
+}
+
+/// The text of a file that is not binary.
+pub(super) fn text_of(contents: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(contents).ok()?;
+    (!text.contains('\0')).then_some(text)
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// All that stands below a folder, by path with `/` between the parts.
+pub type Tree = BTreeMap<String, Entry>;
+
+/// Reads everything below a folder.
+///
+/// # Errors
+/// The file system fails.
+pub fn read_tree(folder: &Path) -> io::Result<Tree> {
+    let mut tree = Tree::new();
+    read_into(folder, "", &mut tree)?;
+    Ok(tree)
+}
+
+fn read_into(folder: &Path, prefix: &str, tree: &mut Tree) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            read_into(&entry.path(), &format!("{path}/"), tree)?;
+            tree.insert(path, Entry::Folder);
+        } else {
+            let contents = fs::read(entry.path())?;
+            let file = Entry::File {
+                executable: is_executable(&entry.metadata()?, &contents),
+                contents,
+            };
+            tree.insert(path, file);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn is_executable(metadata: &fs::Metadata, _: &[u8]) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    metadata.permissions().mode() & 0o111 != 0
+}
+
+#[cfg(not(unix))]
+fn is_executable(_: &fs::Metadata, contents: &[u8]) -> bool {
+    contents.starts_with(b"#!/")
+}
+
+/// The list of all paths, then the contents of the files that are shown.
+pub(super) fn describe(tree: &Tree, shown: impl Fn(&str) -> bool) -> String {
+    let mut text = String::new();
+    for (path, entry) in tree {
+        let _ = writeln!(text, "{}", title(path, entry));
+    }
+    for (path, entry) in tree {
+        if matches!(entry, Entry::File { .. }) && shown(path) {
+            let _ = write!(text, "\n==== {path}\n{}", entry.text());
+        }
+    }
+    text
+}
+
+fn title(path: &str, entry: &Entry) -> String {
+    match entry {
+        Entry::Folder => format!("{path}/"),
+        Entry::File {
+            executable: true, ..
+        } => format!("{path} (executable)"),
+        Entry::File { .. } => path.to_owned(),
+    }
+}
+
+/// What differs between two trees, as a unified diff; empty where they are the same.
+pub fn diff(before: &Tree, after: &Tree) -> String {
+    let mut paths: Vec<_> = before.keys().chain(after.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    let mut text = String::new();
+    for path in paths {
+        let (old, new) = (before.get(path), after.get(path));
+        if old != new {
+            text.push_str(&diff_entry(path, old, new));
+        }
+    }
+    text
+}
+
+fn diff_entry(path: &str, old: Option<&Entry>, new: Option<&Entry>) -> String {
+    let title =
+        |entry: Option<&Entry>| entry.map_or("(nothing)".to_owned(), |entry| title(path, entry));
+    let text = |entry: Option<&Entry>| entry.map(Entry::text).unwrap_or_default();
+    let (old_text, new_text) = (text(old), text(new));
+    let diff = similar::TextDiff::from_lines(&old_text, &new_text);
+    let mut diff = diff.unified_diff();
+    let hunks = diff.context_radius(2).to_string();
+    format!("--- {}\n+++ {}\n{hunks}", title(old), title(new))
+}

@@ -1,0 +1,540 @@
+//! `--template`: a team's own template, with the same rules and errors as Kiln's.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use common::Place;
+use snapbox::{assert_data_eq, str};
+
+const CONFIG: &str = "[template]\nfmt = false\n";
+
+fn team() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/team");
+    folder.display().to_string()
+}
+
+/// A place with a template `t` of these files.
+fn place_with(files: &[(&str, &str)]) -> Place {
+    let place = Place::new();
+    for (file, text) in files {
+        place.put(&format!("t/{file}"), text);
+    }
+    place
+}
+
+/// What Kiln says to `new a --template t`, and that it makes nothing.
+fn refusal(place: &Place, code: i32) -> String {
+    let before = place.tree();
+    let output = place.kiln("new a --yes --template t").output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty());
+    assert_eq!(place.tree(), before);
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn makes_a_project_of_it() {
+    let place = Place::new();
+    place
+        .command()
+        .args(["new", "MyModel", "--vcs", "none", "--template", &team()])
+        .args(["-d", "owner=@core", "-d", "logo=false"])
+        .env("GIT_AUTHOR_NAME", "Ann")
+        .env("GIT_AUTHOR_EMAIL", "ann@example.org")
+        .assert()
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+`MyModel` becomes `my-model`, as packages are named.
+Made `my-model` in my-model: 6 files.
+
+  owner  @core
+  size   small
+  logo   false
+
+Next:
+  cd my-model
+  cargo run --release
+  cargo test             # the contract tests
+
+"#]]);
+    let manifest = fs::read_to_string(place.join("my-model/Cargo.toml")).unwrap();
+    assert!(manifest.contains("name = \"my-model\"") && manifest.contains("Ann <ann@example.org>"));
+    assert_eq!(
+        fs::read_to_string(place.join("my-model/OWNERS")).unwrap(),
+        "* @core\n"
+    );
+    assert!(!place.join("my-model/logo.png").exists());
+}
+
+#[test]
+fn says_only_what_can_be_done() {
+    let place = place_with(&[
+        ("cargo-generate.toml", CONFIG),
+        ("README.md", "{{project-name}}"),
+    ]);
+    place
+        .kiln("new a --yes --vcs none --template t")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Made `a` in a: 1 files.
+
+Next:
+  cd a
+  less README.md
+
+"#]]);
+    place.put("t/todos.toml", "");
+    place.put("t/Cargo.toml", "[package]\nname = \"{{project-name}}\"\n");
+    place
+        .kiln("new b --yes --vcs none --template t")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Made `b` in b: 3 files.
+
+Next:
+  cd b
+  cargo test
+  kiln todos             # what to change for your task
+
+"#]]);
+}
+
+#[test]
+fn trains_nothing_without_a_package() {
+    let place = place_with(&[("cargo-generate.toml", CONFIG)]);
+    let assert = place
+        .kiln("new a --yes --train --template t")
+        .assert()
+        .code(2);
+    assert.stderr_eq(str![[r#"
+  × the template makes no `Cargo.toml`, so there is nothing to train
+  help: leave `--train` out
+
+"#]]);
+    assert!(!place.join("a").exists());
+}
+
+#[test]
+fn the_template_chooses_the_version_control() {
+    let config = format!("{CONFIG}vcs = \"None\"\n");
+    let place = place_with(&[("cargo-generate.toml", &config)]);
+    let made = |args: &str| {
+        place.kiln(args).assert().success();
+    };
+    made("new a --yes --template t");
+    assert!(!place.join("a/.git").exists());
+    made("new b --yes --template t --vcs git");
+    assert!(place.join("b/.git/HEAD").exists());
+    place.put("t/cargo-generate.toml", CONFIG);
+    made("new c --yes --template t");
+    assert!(place.join("c/.git/HEAD").exists());
+}
+
+#[test]
+fn an_example_is_of_kilns_template() {
+    let place = place_with(&[("cargo-generate.toml", CONFIG)]);
+    place
+        .kiln("new a --template t --example keras-cnn")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+  × the argument `--template <FOLDER>` cannot be used with `--example <EXAMPLE>`
+   ╭─[command line:1:12]
+ 1 │ kiln new a --template t --example keras-cnn
+   ·            ─────┬────
+   ·                 ╰── here
+   ╰────
+  help: usage: kiln new --template <FOLDER> <NAME>
+        for more information, try `--help`.
+
+"#]]);
+}
+
+#[test]
+fn no_folder_of_a_template() {
+    let place = Place::new();
+    place.put("file", "");
+    place.put("house/README.md", "");
+    place.put("house/template/cargo-generate.toml", CONFIG);
+    place.put("empty/README.md", "");
+    let mut said = String::new();
+    for template in [
+        "absent",
+        "file",
+        "house",
+        "empty",
+        "https://example.org/team/template.git",
+        "git@example.org:team/template.git",
+        "gh:team/template",
+    ] {
+        for command in ["new a --yes --template", "options --template"] {
+            let output = place
+                .kiln(&format!("{command} {template}"))
+                .output()
+                .unwrap();
+            let code = if ["house", "empty"].contains(&template) {
+                4
+            } else {
+                2
+            };
+            assert_eq!(output.status.code(), Some(code), "{template}");
+            let text = String::from_utf8(output.stderr).unwrap();
+            if command.starts_with("new") {
+                said.push_str(&text);
+            } else {
+                assert!(said.ends_with(&text), "{text}");
+            }
+        }
+    }
+    assert_data_eq!(
+        said,
+        str![[r#"
+  × there is no folder `absent`
+  help: give the folder that holds `cargo-generate.toml`
+  × the template `file` is not a folder
+  help: give the folder that holds `cargo-generate.toml`
+  × `house` holds no `cargo-generate.toml`
+  help: there is a template in `house/template`
+  × `empty` holds no `cargo-generate.toml`
+  help: a template says in this file what it asks and which files it renders; an empty
+        `[placeholders]` and `[template]` with `fmt = false` would do
+  × `https://example.org/team/template.git` is a repository, and `--template` takes a folder
+  help: clone it first (`git clone https://example.org/team/template.git`), then give the folder
+        of the template in it
+  × `git@example.org:team/template.git` is a repository, and `--template` takes a folder
+  help: clone it first (`git clone git@example.org:team/template.git`), then give the folder of
+        the template in it
+  × `gh:team/template` is a repository, and `--template` takes a folder
+  help: clone it first (`git clone https://github.com/team/template`), then give the folder of the
+        template in it
+
+"#]]
+    );
+    assert!(!place.join("a").exists());
+}
+
+/// What cargo-generate has and Kiln has not, or passes over in silence.
+#[test]
+fn what_kiln_does_not_do() {
+    let configs = [
+        "[template]\n",
+        "[template]\nfmt = false\nsub_templates = [\"a\", \"b\"]\n",
+        "[template]\nfmt = false\ninit = true\n",
+        "[template]\nfmt = false\nvcs = \"git\"\n",
+        "[template]\nfmt = false\ncargo_generate_version = \">=0.30\"\n",
+        "[template]\nfmt = false\ncargo_generate_version = \"new\"\n",
+        "[template]\nfmt = false\ninclude = [\"f.txt\"]\nexclude = [\"g.txt\"]\n",
+        "[template]\nfmt = false\n[hooks]\npre = [\"ask.rhai\"]\n",
+        "[template]\nfmt = false\n[conditional.'crate_type == \"lib\"'.placeholders.x]\nprompt = \"?\"\n",
+        "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", type = \"int\" }\n",
+        "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", regex = \"[\" }\n",
+        "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", type = \"bool\", regex = \"a\" }\n",
+        "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", choices = [\"a\"], regex = \"a\" }\n",
+    ];
+    let mut said = String::new();
+    for config in configs {
+        let place = place_with(&[
+            ("cargo-generate.toml", config),
+            ("f.txt", ""),
+            ("g.txt", ""),
+        ]);
+        said.push_str(&refusal(&place, 4));
+    }
+    let ignored = place_with(&[("cargo-generate.toml", CONFIG), (".genignore", "f.txt\n")]);
+    said.push_str(&refusal(&ignored, 4));
+    let script = "{{ \"name.rhai\" | rhai }}\n";
+    let scripted = place_with(&[("cargo-generate.toml", CONFIG), ("f.txt", script)]);
+    said.push_str(&refusal(&scripted, 4));
+    assert_data_eq!(
+        said,
+        str![[r#"
+  × `t/cargo-generate.toml` leaves formatting to cargo-generate
+  help: set `fmt = false` in `[template]` and keep the files formatted
+  × Kiln takes one template, not several
+   ╭─[t/cargo-generate.toml:3:1]
+ 2 │ fmt = false
+ 3 │ sub_templates = ["a", "b"]
+   · ──────┬──────
+   ·       ╰── not supported
+   ╰────
+  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
+  × Kiln always makes a new folder
+   ╭─[t/cargo-generate.toml:3:1]
+ 2 │ fmt = false
+ 3 │ init = true
+   · ──┬─
+   ·   ╰── not supported
+   ╰────
+  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
+  × "git" is no version control
+   ╭─[t/cargo-generate.toml:3:7]
+ 2 │ fmt = false
+ 3 │ vcs = "git"
+   ·       ──┬──
+   ·         ╰── here
+   ╰────
+  help: did you mean `Git`? they are `None`, `Git`
+  × the template wants cargo-generate >=0.30, and Kiln follows the rules of 0.26.0
+   ╭─[t/cargo-generate.toml:3:26]
+ 2 │ fmt = false
+ 3 │ cargo_generate_version = ">=0.30"
+   ·                          ────┬───
+   ·                              ╰── here
+   ╰────
+  help: widen it, if the template renders as it should
+  × `new` is no requirement of a version: unexpected character 'n' while parsing major version
+  │ number
+   ╭─[t/cargo-generate.toml:3:26]
+ 2 │ fmt = false
+ 3 │ cargo_generate_version = "new"
+   ·                          ──┬──
+   ·                            ╰── here
+   ╰────
+  × `exclude` says nothing beside `include`
+   ╭─[t/cargo-generate.toml:4:12]
+ 3 │ include = ["f.txt"]
+ 4 │ exclude = ["g.txt"]
+   ·            ───┬───
+   ·               ╰── never looked at
+   ╰────
+  help: `include` lists all that is rendered: leave `exclude` out
+  × hooks are not run by Kiln
+   ╭─[t/cargo-generate.toml:3:2]
+ 2 │ fmt = false
+ 3 │ [hooks]
+   ·  ──┬──
+   ·    ╰── not supported
+ 4 │ pre = ["ask.rhai"]
+   ╰────
+  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
+  × Kiln asks every option, always
+   ╭─[t/cargo-generate.toml:3:36]
+ 2 │ fmt = false
+ 3 │ [conditional.'crate_type == "lib"'.placeholders.x]
+   ·                                    ──────┬─────
+   ·                                          ╰── not supported
+ 4 │ prompt = "?"
+   ╰────
+  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
+  × an option cannot be of type `int` without choices
+   ╭─[t/cargo-generate.toml:4:1]
+ 3 │ [placeholders]
+ 4 │ x = { prompt = "?", type = "int" }
+   · ┬
+   · ╰── this option
+   ╰────
+  help: there are `string`, also with choices; `text` and `editor`; `array` with choices; and
+        `bool`
+  × the regex of `x` is wrong
+   ╭─[t/cargo-generate.toml:4:30]
+ 3 │ [placeholders]
+ 4 │ x = { prompt = "?", regex = "[" }
+   ·                              ┬
+   ·                              ╰── unclosed character class
+   ╰────
+  help: it is written as the crate `regex` has it: https://docs.rs/regex
+  × only a text without choices has a `regex`
+   ╭─[t/cargo-generate.toml:4:44]
+ 3 │ [placeholders]
+ 4 │ x = { prompt = "?", type = "bool", regex = "a" }
+   ·                                            ─┬─
+   ·                                             ╰── here
+   ╰────
+  help: leave it out, or make the option a text without choices
+  × only a text without choices has a `regex`
+   ╭─[t/cargo-generate.toml:4:46]
+ 3 │ [placeholders]
+ 4 │ x = { prompt = "?", choices = ["a"], regex = "a" }
+   ·                                              ─┬─
+   ·                                               ╰── here
+   ╰────
+  help: leave it out, or make the option a text without choices
+  × `t` holds a `.genignore`
+  help: list its entries as `ignore` in the `[template]` table instead
+  × `t/f.txt` is not valid Liquid: Unknown filter; requested filter=rhai
+   ╭─[t/f.txt:1:1]
+ 1 │ {{ "name.rhai" | rhai }}
+   · ────────────┬───────────
+   ·             ╰── here
+   ╰────
+  help: Kiln runs no scripts: use options, `[conditional]` rules and Liquid
+
+"#]]
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_symbolic_link_in_it() {
+    let place = place_with(&[("cargo-generate.toml", CONFIG), ("f.txt", "")]);
+    std::os::unix::fs::symlink("f.txt", place.join("t/link")).unwrap();
+    assert_data_eq!(
+        refusal(&place, 4),
+        str![[r#"
+  × `t/link` is no file and no folder, and would be in no project
+  help: put a copy there instead of a symbolic link
+
+"#]]
+    );
+}
+
+#[test]
+fn errors_in_its_files_and_answers() {
+    let place = place_with(&[
+        ("cargo-generate.toml", CONFIG),
+        ("src/main.rs", "fn main() {\n    {{ projet-name }}\n}\n"),
+    ]);
+    assert_data_eq!(
+        refusal(&place, 4),
+        str![[r#"
+  × there is no variable `projet-name` in `t/src/main.rs`
+   ╭─[t/src/main.rs:2:8]
+ 1 │ fn main() {
+ 2 │     {{ projet-name }}
+   ·        ─────┬─────
+   ·             ╰── unknown
+ 3 │ }
+   ╰────
+  help: did you mean `project-name`? the variables are `crate_name`, `crate_type`, `is_init`, `os-
+        arch`, `project-name`, `authors`, `username`, `within_cargo_project`
+
+"#]]
+    );
+    let asks = format!("{CONFIG}[placeholders.owner]\nprompt = \"?\"\nregex = \"^@\"\n");
+    let place = place_with(&[("cargo-generate.toml", &asks)]);
+    assert_data_eq!(
+        refusal(&place, 2),
+        str![[r#"
+  × the option `owner` has no default
+  help: add `--define owner=VALUE`
+
+"#]]
+    );
+}
+
+/// Neither may become part of the other.
+#[test]
+fn a_project_and_its_template_lie_apart() {
+    let place = place_with(&[("cargo-generate.toml", CONFIG), ("f.txt", "")]);
+    let before = place.tree();
+    let mut said = String::new();
+    for args in [
+        "new a --yes --template t --path t/a",
+        "new a --yes --template t --path t/../t/x/a",
+        "new a --yes --template t --path x/../t/x/a",
+        "new a --yes --force --template t --path t",
+        "new a --yes --force --template t --path .",
+        "new a --yes --template ./t/../t --path t/sub",
+    ] {
+        let output = place.kiln(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args}");
+        assert_eq!(place.tree(), before, "{args}");
+        said.push_str(&String::from_utf8(output.stderr).unwrap());
+    }
+    assert_data_eq!(
+        said,
+        str![[r#"
+  × the project `t/a` would lie in its template `t`
+  help: give another folder with `--path`
+  × the project `t/../t/x/a` would lie in its template `t`
+  help: give another folder with `--path`
+  × the project `x/../t/x/a` would lie in its template `t`
+  help: give another folder with `--path`
+  × the project `t` would lie in its template `t`
+  help: give another folder with `--path`
+  × the template `t` lies in the folder of the project, `.`
+  help: give another folder with `--path`
+  × the project `t/sub` would lie in its template `./t/../t`
+  help: give another folder with `--path`
+
+"#]]
+    );
+    let within = place
+        .kiln("new a --yes --template . --path a")
+        .current_dir(place.join("t"));
+    within.assert().code(2);
+    assert_eq!(place.tree(), before);
+    place.kiln("new t2 --yes --template t").assert().success();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_the_template_is_the_template() {
+    let place = place_with(&[("cargo-generate.toml", CONFIG)]);
+    std::os::unix::fs::symlink("t", place.join("link")).unwrap();
+    let before = place.tree();
+    for args in ["--template link --path t/a", "--template t --path link/a"] {
+        place.kiln(&format!("new a --yes {args}")).assert().code(2);
+    }
+    assert_eq!(place.tree(), before);
+    place.kiln("new a --yes --template link").assert().success();
+}
+
+#[test]
+fn its_options() {
+    let team = team();
+    let place = Place::new();
+    let options = |template: &str| {
+        place
+            .kiln(&format!("options --template {template}"))
+            .assert()
+    };
+    options(&team).success().stdout_eq(str![[r#"
+owner: Which team owns the project?
+  @vision (default)
+  it must match the regex ^@[a-z]+$
+
+size: How large is the model?
+  small (default)
+  large
+    changes Cargo.toml
+
+logo: Shall it have a logo?
+  false
+    removes logo.png
+  true (default)
+
+Set them with --define KEY=VALUE or in a --values file.
+
+"#]]);
+    let config = "[placeholders.owner]\nprompt = \"Who?\"\n[placeholders.ci]\nprompt = \"CI?\"\n\
+        choices = [\"no\", \"yes\"]\n";
+    place.put("t/cargo-generate.toml", &format!("{CONFIG}{config}"));
+    place.put("t/f.txt", "{{owner}} {{ci}}");
+    options("t").success().stdout_eq(str![[r#"
+owner: Who?
+  any text
+  it has no default
+
+ci: CI?
+  no
+  yes
+    changes f.txt
+  it has no default
+
+Set them with --define KEY=VALUE or in a --values file.
+
+"#]]);
+    let config = "[placeholders.key]\nprompt = \"Key?\"\nregex = '^[0-9]{20}$'\n";
+    place.put("t/cargo-generate.toml", &format!("{CONFIG}{config}"));
+    place.put("t/f.txt", "");
+    options("t").success().stdout_eq(str![[r#"
+key: Key?
+  it has no default
+  it must match the regex ^[0-9]{20}$
+
+What they change is not shown: only you know a value of `key`.
+
+Set them with --define KEY=VALUE or in a --values file.
+
+"#]]);
+    place.put("t/cargo-generate.toml", CONFIG);
+    options("t").success().stdout_eq(str![[r#"
+The template has no options.
+
+"#]]);
+}
