@@ -19,6 +19,8 @@ pub mod project;
 pub mod render;
 mod tags;
 pub mod template;
+mod terminal;
 pub mod todo;
+mod tree;
 mod values;
 mod variables;

@@ -1,12 +1,8 @@
 //! `kiln options`: what a template asks, and what each answer changes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    path::Path,
-    process::ExitCode,
-};
+use std::{fmt::Write as _, process::ExitCode};
 
+use super::diff::{Change, changes};
 use crate::{
     error::Result,
     name::Name,
@@ -82,19 +78,15 @@ fn mark(default: bool) -> &'static str {
 }
 
 fn write_changes(text: &mut String, before: &Rendered<'_>, after: &Rendered<'_>) {
-    let old: BTreeMap<&Path, _> = before.files.iter().map(|f| (&*f.path, f)).collect();
-    let new: BTreeMap<&Path, _> = after.files.iter().map(|f| (&*f.path, f)).collect();
-    let all: BTreeSet<_> = old.keys().chain(new.keys()).collect();
     let mut any = false;
-    for path in all {
-        let verb = match (old.get(*path), new.get(*path)) {
-            (Some(_), None) => "removes",
-            (None, Some(_)) => "adds",
-            (Some(old), Some(new)) if old != new => "changes",
-            _ => continue,
+    for change in changes(before, after) {
+        let verb = match change {
+            Change::Added(_) => "adds",
+            Change::Removed(_) => "removes",
+            Change::Changed(..) => "changes",
         };
         any = true;
-        let _ = writeln!(text, "    {verb} {}", path.display());
+        let _ = writeln!(text, "    {verb} {}", change.path().display());
     }
     if !any {
         text.push_str("    changes nothing\n");
