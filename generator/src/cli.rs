@@ -16,6 +16,7 @@ use miette::{GraphicalReportHandler, GraphicalTheme};
 use crate::{
     commands,
     error::{Error, Result, nearest},
+    terminal,
 };
 
 const EXIT_STATUS: &str = "\
@@ -166,9 +167,7 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
 }
 
 fn report(error: &Error) {
-    let terminal = io::stderr().is_terminal();
-    let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let theme = if color {
+    let theme = if io::stderr().is_terminal() && terminal::colors() {
         GraphicalTheme::unicode()
     } else {
         GraphicalTheme::unicode_nocolor()

@@ -18,6 +18,7 @@ Usage: kiln <COMMAND>
 
 Commands:
   new       Make a project
+  diff      Show what options change in a project, before it is made
   examples  List the worked examples that `new --example` makes
   options   List the options, their values and what each changes
   todos     List what is left to change in a project for your own task
@@ -48,11 +49,11 @@ fn help_of_new() {
         .stdout_eq(str![[r#"
 Make a project
 
-Usage: kiln new [OPTIONS] <NAME>
+Usage: kiln new [OPTIONS] [NAME]
 
 Arguments:
-  <NAME>
-          The name of the project; capitals become kebab-case
+  [NAME]
+          The name of the project; capitals become kebab-case. Asked on a terminal if it is missing
 
 Options:
       --path <FOLDER>
@@ -79,6 +80,9 @@ Options:
 
   -y, --yes
           Ask nothing and take the defaults
+
+      --dry-run
+          List what would be written, ask nothing and write nothing
 
       --train
           Build the project and train it at once
@@ -156,6 +160,7 @@ Usage: kiln <COMMAND>
 
 Commands:
   new       Make a project
+  diff      Show what options change in a project, before it is made
   examples  List the worked examples that `new --example` makes
   options   List the options, their values and what each changes
   todos     List what is left to change in a project for your own task
@@ -237,10 +242,63 @@ fn no_name() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-error: the following required arguments were not provided:
-  <NAME>
+  × the project has no name
+  help: write `kiln new NAME`; only on a terminal, and without `--yes`, is it asked
 
-Usage: kiln new <NAME>
+"#]]);
+}
+
+#[test]
+fn help_of_diff() {
+    Place::new()
+        .kiln("diff --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Show what options change in a project, before it is made
+
+Usage: kiln diff [OPTIONS] <--define <KEY=VALUE>|--against <KEY=VALUE>> [FILE]...
+
+Arguments:
+  [FILE]...
+          Only these files, or what is in these folders of the project
+
+Options:
+  -d, --define <KEY=VALUE>
+          Set an option on the side of the lines with `+`; the others have their defaults
+
+  -a, --against <KEY=VALUE>
+          Set an option on the side of the lines with `-`; the others have their defaults
+
+      --example <EXAMPLE>
+          Start, on both sides, from the answers and files of a worked example
+
+      --format <FORMAT>
+          How to write the differences
+
+          Possible values:
+          - text: For people
+          - json: For programs
+          
+          [default: text]
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+"#]]);
+}
+
+#[test]
+fn nothing_to_compare() {
+    Place::new()
+        .kiln("diff")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+error: the following required arguments were not provided:
+  <--define <KEY=VALUE>|--against <KEY=VALUE>>
+
+Usage: kiln diff <--define <KEY=VALUE>|--against <KEY=VALUE>> [FILE]...
 
 For more information, try '--help'.
 

@@ -8,6 +8,7 @@ use std::{
     process::ExitCode,
 };
 
+use anstream::{AutoStream, ColorChoice};
 use clap::{ArgGroup, Args};
 use diffy::{DiffOptions, PatchFormatter};
 use serde::Serialize;
@@ -70,8 +71,9 @@ pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
         options: option_changes(&against, &define),
         files: changes.map(FileChange::of).collect(),
     };
+    let colors = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
     write(&match args.format {
-        Format::Text => text(&report, &args.files),
+        Format::Text => text(&report, &args.files, colors),
         Format::Json => json(&report)?,
     })?;
     Ok(ExitCode::SUCCESS)
@@ -209,10 +211,7 @@ impl FileChange {
         let mut text = format!("{} {}", self.change, self.path);
         match (&self.against, &self.define) {
             (Some(old), Some(new)) => {
-                if old.bytes != new.bytes {
-                    let (old, new) = (tree::size(old.bytes), tree::size(new.bytes));
-                    let _ = write!(text, " ({old} -> {new})");
-                }
+                let _ = write!(text, " ({} -> {} bytes)", old.bytes, new.bytes);
                 match (old.executable, new.executable) {
                     (false, true) => text.push_str(", can be run"),
                     (true, false) => text.push_str(", can no longer be run"),
@@ -220,7 +219,7 @@ impl FileChange {
                 }
             }
             (Some(side), None) | (None, Some(side)) => {
-                let _ = write!(text, " ({})", tree::size(side.bytes));
+                let _ = write!(text, " ({} bytes)", side.bytes);
             }
             (None, None) => {}
         }
@@ -282,8 +281,8 @@ fn json(report: &Report) -> Result<String> {
     Ok(text)
 }
 
-/// The differences in colours; what comes before each diff is no part of it for `patch` and git.
-fn text(report: &Report, files: &[PathBuf]) -> String {
+/// The differences for people; `patch` and git pass over what stands before each diff.
+fn text(report: &Report, files: &[PathBuf], colors: bool) -> String {
     let mut text = String::new();
     for option in &report.options {
         let OptionChange {
@@ -307,7 +306,8 @@ fn text(report: &Report, files: &[PathBuf]) -> String {
     let _ = writeln!(text, "{}.", counts(&report.files));
     for file in &report.files {
         let _ = writeln!(text, "\n{}", file.headline());
-        text.push_str(file.colored.as_deref().unwrap_or_default());
+        let diff = if colors { &file.colored } else { &file.diff };
+        text.push_str(diff.as_deref().unwrap_or_default());
     }
     text
 }
@@ -323,7 +323,7 @@ fn counts(files: &[FileChange]) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// Writes to standard output, with colours on a terminal only. Whoever reads may stop early.
+/// Writes to standard output, whose reader may stop early.
 fn write(text: &str) -> Result<()> {
     let mut output = anstream::stdout().lock();
     let written = output.write_all(text.as_bytes());
@@ -332,5 +332,76 @@ fn write(text: &str) -> Result<()> {
             "cannot write to standard output: {error}"
         ))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    fn project(files: &[(&str, &'static [u8], bool)]) -> Rendered<'static> {
+        let file = |(path, contents, executable): &(&str, &'static [u8], bool)| RenderedFile {
+            path: PathBuf::from(path),
+            contents: Cow::Borrowed(*contents),
+            executable: *executable,
+        };
+        Rendered {
+            files: files.iter().map(file).collect(),
+            folders: Vec::new(),
+        }
+    }
+
+    fn told(before: &Rendered<'_>, after: &Rendered<'_>) -> String {
+        let report = Report {
+            options: Vec::new(),
+            files: changes(before, after).map(FileChange::of).collect(),
+        };
+        text(&report, &[], false)
+    }
+
+    #[test]
+    fn binary_files_are_sizes() {
+        let before = project(&[
+            ("a", b"\xff", false),
+            ("b", b"x\n", false),
+            ("c", b"\0", false),
+        ]);
+        let after = project(&[("a", b"\xff\xff", false), ("b", b"\0x\n", false)]);
+        assert_eq!(
+            told(&before, &after),
+            "2 files changed, 1 file removed.\n\n\
+             changed a (1 -> 2 bytes), binary\n\n\
+             changed b (2 -> 3 bytes), binary\n\n\
+             removed c (1 bytes), binary\n"
+        );
+    }
+
+    #[test]
+    fn a_permission_is_a_difference() {
+        let (plain, tool) = (
+            project(&[("a", b"x", false)]),
+            project(&[("a", b"x", true)]),
+        );
+        let change = "1 file changed.\n\nchanged a (1 -> 1 bytes)";
+        assert_eq!(told(&plain, &tool), format!("{change}, can be run\n"));
+        assert_eq!(
+            told(&tool, &plain),
+            format!("{change}, can no longer be run\n")
+        );
+        assert_eq!(told(&tool, &tool), "Nothing differs.\n");
+    }
+
+    #[test]
+    fn a_missing_end_of_line_is_a_difference() {
+        let (without, with) = (
+            project(&[("a", b"x", false)]),
+            project(&[("a", b"x\n", false)]),
+        );
+        assert!(
+            told(&without, &with)
+                .ends_with("--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n\\ No newline at end of file\n+x\n")
+        );
     }
 }

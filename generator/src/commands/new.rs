@@ -98,7 +98,7 @@ impl Order<'_> {
     }
 
     /// Whether it is a template that is made, which asks when it is rendered.
-    fn is_template(&self) -> bool {
+    pub fn is_template(&self) -> bool {
         self.example.is_some_and(Example::is_template)
     }
 

@@ -18,6 +18,7 @@ use super::wizard::{Ask, Question, Reply, Turn};
 use crate::{
     error::{Error, Result},
     option::{Choice, OptionKind, Value},
+    terminal,
 };
 
 /// What is wrong with an answer, with the way out.
@@ -58,40 +59,53 @@ impl Ask for Terminal {
 fn ask_text(turn: Turn<'_>) -> std::result::Result<String, InquireError> {
     let live = Live {
         question: turn.question,
+        default: turn.question.default().map(ToString::to_string),
         refusal: Rc::default(),
     };
     let validator = live.clone();
     let hint = hint(turn, "enter accepts");
     let default = turn.question.default().map(ToString::to_string);
+    let placeholder = default.as_ref().map(|default| format!("({default})"));
     let before = turn.before.map(ToString::to_string);
-    let mut text = Text::new(turn.question.prompt())
+    let formatter = |text: &str| live.answer(text).to_owned();
+    let text = Text {
+        placeholder: placeholder.as_deref(),
+        initial_value: before.as_deref().filter(|_| before != default),
+        ..Text::new(turn.question.prompt())
+    };
+    let text = text
         .with_help_message(&hint)
         .with_render_config(text_theme())
-        .with_autocomplete(live)
-        .with_validator(move |text: &str| Ok(validator.validate(text)));
-    if let Some(default) = &default {
-        text = text.with_default(default);
-    }
-    if let Some(before) = before.as_deref().filter(|_| before != default) {
-        text = text.with_initial_value(before);
-    }
-    text.prompt()
+        .with_autocomplete(live.clone())
+        .with_validator(move |text: &str| Ok(validator.validate(text)))
+        .with_formatter(&formatter)
+        .prompt()?;
+    Ok(live.answer(&text).to_owned())
 }
 
 /// Says at each key what is wrong with the text so far, in the place of suggestions.
 #[derive(Clone)]
 struct Live<'q> {
     question: &'q Question<'q>,
+    default: Option<String>,
     refusal: Rc<RefCell<Option<String>>>,
 }
 
 impl Live<'_> {
+    /// What a text stands for: the empty one for the default, where there is one.
+    fn answer<'t>(&'t self, text: &'t str) -> &'t str {
+        match &self.default {
+            Some(default) if text.is_empty() => default,
+            _ => text,
+        }
+    }
+
     fn validate(&self, text: &str) -> Validation {
         // What is shown below the text can be chosen like a suggestion, and is no answer.
         if self.refusal.borrow().is_some() {
             return Validation::Invalid("a text is accepted when nothing is wrong with it".into());
         }
-        match self.question.read(text) {
+        match self.question.read(self.answer(text)) {
             Ok(_) => Validation::Valid,
             Err(error) => Validation::Invalid(refusal(&error).into()),
         }
@@ -195,12 +209,15 @@ fn hint(turn: Turn<'_>, keys: &str) -> String {
 
 /// The colours, or none where `NO_COLOR` is set.
 fn theme() -> RenderConfig<'static> {
-    let theme = RenderConfig::default();
+    let theme = if terminal::colors() {
+        RenderConfig::default_colored()
+    } else {
+        RenderConfig::empty()
+    };
     let back = Styled::new("(back)").with_style_sheet(theme.placeholder);
     RenderConfig {
         prompt: theme.prompt.with_attr(Attributes::BOLD),
         help_message: theme.placeholder,
-        default_value: theme.placeholder,
         ..theme.with_canceled_prompt_indicator(back)
     }
 }
@@ -208,8 +225,7 @@ fn theme() -> RenderConfig<'static> {
 /// The same, with suggestions as what they are here: what is wrong.
 fn text_theme() -> RenderConfig<'static> {
     let theme = theme();
-    let colored = theme.prompt_prefix.style.fg.is_some();
-    let style = if colored {
+    let style = if terminal::colors() {
         StyleSheet::empty().with_fg(Color::LightRed)
     } else {
         StyleSheet::empty()

@@ -86,32 +86,32 @@ fn headline(rendered: &Rendered<'_>, folder: &Path, written: &Written) -> String
 /// The command that makes the same project and asks nothing: only what differs from the defaults.
 pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
     let args = order.args;
-    let mut words = vec!["kiln".to_owned(), "new".to_owned()];
-    words.push(answers.name().given().to_owned());
+    let mut command = format!("kiln new {}", quote(answers.name().given()));
     if let Some(path) = &args.path {
         // A path may start with a dash, which a word of its own may not.
-        words.push(format!("--path={}", path.display()));
+        let _ = write!(command, " --path={}", quote(&path.display().to_string()));
     }
     if let Some(example) = order.example {
-        words.extend(["--example".to_owned(), example.name().to_owned()]);
+        let _ = write!(command, " --example {}", quote(example.name()));
     }
-    for (key, value) in answers.values() {
+    // A template, which is not rendered, takes no options.
+    for (key, value) in answers.values().filter(|_| !order.is_template()) {
         if default(order, key).as_ref() != Some(value) {
-            words.extend(["-d".to_owned(), format!("{key}={value}")]);
+            let value = value.to_string();
+            let _ = write!(command, " -d {}={}", quote(key), quote(&value));
         }
     }
     if args.force {
-        words.push("--force".to_owned());
+        command.push_str(" --force");
     }
     if let Some(vcs) = args.vcs {
-        words.push(format!("--vcs={}", vcs.name()));
+        let _ = write!(command, " --vcs {}", vcs.name());
     }
     if args.train {
-        words.push("--train".to_owned());
+        command.push_str(" --train");
     }
-    words.push("--yes".to_owned());
-    let words: Vec<_> = words.iter().map(|word| quote(word)).collect();
-    words.join(" ")
+    command.push_str(" --yes");
+    command
 }
 
 /// What an option is where the command line does not say.
@@ -137,5 +137,35 @@ pub(crate) fn quote(word: &str) -> Cow<'_, str> {
         Cow::Borrowed(word)
     } else {
         Cow::Owned(format!("\"{}\"", word.replace('"', "\\\"")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The words that a shell of this system makes of a line.
+    fn words(line: &str) -> Vec<String> {
+        if cfg!(windows) {
+            let quoted = |c: char| c == '"';
+            return vec![line.trim_matches(quoted).replace("\\\"", "\"")];
+        }
+        shell_words::split(line).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_quoted_word_is_one_word(word in "\\PC*") {
+            prop_assert_eq!(words(&quote(&word)), [word]);
+        }
+    }
+
+    #[test]
+    fn simple_words_stay() {
+        for word in ["my-model", "one-device", "a_b", "1.5"] {
+            assert_eq!(quote(word), word);
+        }
     }
 }
