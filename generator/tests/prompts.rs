@@ -320,8 +320,16 @@ fn a_window_may_change_its_size_at_any_question() {
         terminal.send(key);
     }
     let log = assert_made(terminal);
-    assert!(!log.contains("panicked"), "{log}");
     assert_eq!(written(&place), files("my-model", &[]));
+    // The report is the one that there is without a terminal.
+    let other = Place::new();
+    let said = other
+        .kiln("new my-model --yes --vcs none")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    let log = log.replace("\r\n", "\n");
+    assert!(log.ends_with(&said), "{log}");
 }
 
 #[test]
@@ -494,6 +502,21 @@ fn colours_can_be_refused() {
         assert_eq!(terminal.has_colors(), colors, "NO_COLOR={value}");
         terminal.send(CTRL_C);
         assert_cancelled(terminal, &place);
+    }
+}
+
+#[test]
+fn a_window_may_be_closed() {
+    for variables in [("TERM", "xterm-256color"), ("TERM", "dumb")] {
+        let place = Place::new();
+        let terminal = Terminal::start_with(place.path(), &["new", "a"], &[variables]);
+        terminal.wait("What does the project train?");
+        let status = terminal.close();
+        assert!(
+            matches!(status, WaitStatus::Signaled(_, Signal::SIGHUP, _)),
+            "{status:?}"
+        );
+        assert_eq!(place.tree().len(), 0);
     }
 }
 

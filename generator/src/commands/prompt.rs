@@ -244,3 +244,57 @@ fn failed(error: &InquireError) -> Error {
     Error::system(format!("cannot ask on the terminal: {error}"))
         .help("add `--yes` to take the defaults")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live<'q>(question: &'q Question<'q>, default: Option<&str>) -> Live<'q> {
+        Live {
+            question,
+            default: default.map(str::to_owned),
+            refusal: Rc::default(),
+        }
+    }
+
+    fn not_bad() -> Question<'static> {
+        Question::text("key", "What?", None, |text| match text {
+            "bad" => Err(Error::input("this is bad").help("say good")),
+            _ => Ok(()),
+        })
+    }
+
+    #[test]
+    fn says_at_each_key_what_is_wrong() {
+        let question = not_bad();
+        let mut live = live(&question, None);
+        assert_eq!(live.get_suggestions("ba").unwrap(), [""; 0]);
+        assert_eq!(
+            live.get_suggestions("bad").unwrap(),
+            ["this is bad: say good"]
+        );
+        assert_eq!(live.get_suggestions("").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_can_be_no_answer() {
+        let question = not_bad();
+        let mut live = live(&question, None);
+        let said = live.get_suggestions("bad").unwrap().remove(0);
+        assert!(question.read(&said).is_ok(), "it would be one");
+        assert!(matches!(live.validate(&said), Validation::Invalid(_)));
+        assert_eq!(live.get_completion("bad", Some(said)).unwrap(), None);
+        live.get_suggestions("good").unwrap();
+        assert!(matches!(live.validate("good"), Validation::Valid));
+    }
+
+    #[test]
+    fn an_empty_text_is_the_default() {
+        let question = not_bad();
+        assert_eq!(live(&question, Some("it")).answer(""), "it");
+        assert_eq!(live(&question, Some("it")).answer("a"), "a");
+        assert_eq!(live(&question, None).answer(""), "");
+        let bad = live(&question, Some("bad"));
+        assert!(matches!(bad.validate(""), Validation::Invalid(_)));
+    }
+}

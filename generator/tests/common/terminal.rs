@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rexpect::process::{PtyProcess, WaitStatus};
+use rexpect::process::{PtyProcess, Signal, WaitStatus};
 use rustix::termios::{Winsize, tcsetwinsize};
 use vt100::Color;
 
@@ -144,6 +144,12 @@ impl Terminal {
         self.reader.join().unwrap();
         let shown = self.shown.lock().unwrap();
         (status, String::from_utf8_lossy(&shown.all).into_owned())
+    }
+
+    /// Tells the binary that its window is closed, and waits for its end.
+    pub fn close(mut self) -> WaitStatus {
+        self.process.signal(Signal::SIGHUP).unwrap();
+        self.process.wait().unwrap()
     }
 
     /// Whether any cell of the screen has a colour.
