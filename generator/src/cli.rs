@@ -16,7 +16,6 @@ use miette::{GraphicalReportHandler, GraphicalTheme};
 use crate::{
     commands,
     error::{Error, Result, nearest},
-    terminal,
 };
 
 const EXIT_STATUS: &str = "\
@@ -167,7 +166,9 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
 }
 
 fn report(error: &Error) {
-    let theme = if io::stderr().is_terminal() && terminal::colors() {
+    let terminal = io::stderr().is_terminal();
+    let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let theme = if color {
         GraphicalTheme::unicode()
     } else {
         GraphicalTheme::unicode_nocolor()

@@ -17,11 +17,6 @@ pub(crate) fn is_dumb() -> bool {
     is_dumb_term(env::var_os("TERM").as_deref())
 }
 
-/// Whether a terminal may have colours, as <https://no-color.org> has it.
-pub(crate) fn colors() -> bool {
-    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
 fn is_dumb_term(term: Option<&OsStr>) -> bool {
     match term {
         Some(term) if !term.is_empty() => term == "dumb",

@@ -18,7 +18,6 @@ use super::wizard::{Ask, Question, Reply, Turn};
 use crate::{
     error::{Error, Result},
     option::{Choice, OptionKind, Value},
-    terminal,
 };
 
 /// What is wrong with an answer, with the way out.
@@ -207,13 +206,9 @@ fn hint(turn: Turn<'_>, keys: &str) -> String {
     format!("{step}{keys}, {back}{cancel} cancels")
 }
 
-/// The colours, or none where `NO_COLOR` is set.
+/// The colours, which crossterm leaves out where `NO_COLOR` says so.
 fn theme() -> RenderConfig<'static> {
-    let theme = if terminal::colors() {
-        RenderConfig::default_colored()
-    } else {
-        RenderConfig::empty()
-    };
+    let theme = RenderConfig::default_colored();
     let back = Styled::new("(back)").with_style_sheet(theme.placeholder);
     RenderConfig {
         prompt: theme.prompt.with_attr(Attributes::BOLD),
@@ -224,19 +219,14 @@ fn theme() -> RenderConfig<'static> {
 
 /// The same, with suggestions as what they are here: what is wrong.
 fn text_theme() -> RenderConfig<'static> {
-    let theme = theme();
-    let style = if terminal::colors() {
-        StyleSheet::empty().with_fg(Color::LightRed)
-    } else {
-        StyleSheet::empty()
-    };
+    let style = StyleSheet::empty().with_fg(Color::LightRed);
     let prefix = Styled::new("✗").with_style_sheet(style);
     RenderConfig {
         highlighted_option_prefix: prefix,
         unhighlighted_option_prefix: prefix,
         option: style,
         selected_option: Some(style),
-        ..theme
+        ..theme()
     }
 }
 
