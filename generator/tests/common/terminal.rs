@@ -140,7 +140,7 @@ impl Terminal {
 
     /// Waits for the end: how it ended, and everything that was written.
     pub fn end(self) -> (WaitStatus, String) {
-        let status = self.process.wait().unwrap();
+        let status = self.status();
         self.reader.join().unwrap();
         let shown = self.shown.lock().unwrap();
         (status, String::from_utf8_lossy(&shown.all).into_owned())
@@ -149,7 +149,20 @@ impl Terminal {
     /// Tells the binary that its window is closed, and waits for its end.
     pub fn close(mut self) -> WaitStatus {
         self.process.signal(Signal::SIGHUP).unwrap();
-        self.process.wait().unwrap()
+        self.status()
+    }
+
+    /// How the binary ended, for which it has some time.
+    fn status(&self) -> WaitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.process.status() {
+                Some(WaitStatus::StillAlive) => {}
+                status => return status.unwrap(),
+            }
+            assert!(Instant::now() < end, "it does not end:\n{}", self.screen());
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Whether any cell of the screen has a colour.
