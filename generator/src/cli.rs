@@ -40,6 +40,8 @@ pub struct Cli {
 enum Command {
     /// Make a project.
     New(NewArgs),
+    /// Show what options change in a project, before it is made.
+    Diff(commands::diff::DiffArgs),
     /// List the worked examples that `new --example` makes.
     Examples,
     /// List the options, their values and what each changes.
@@ -66,8 +68,8 @@ enum Command {
 /// The arguments of `kiln new`.
 #[derive(Debug, Args)]
 pub struct NewArgs {
-    /// The name of the project; capitals become kebab-case.
-    pub name: String,
+    /// The name of the project; capitals become kebab-case. Asked on a terminal if it is missing.
+    pub name: Option<String>,
     /// The folder to make [default: the name].
     #[arg(long, value_name = "FOLDER")]
     pub path: Option<PathBuf>,
@@ -92,6 +94,9 @@ pub struct NewArgs {
     /// Ask nothing and take the defaults.
     #[arg(short, long)]
     pub yes: bool,
+    /// List what would be written, ask nothing and write nothing.
+    #[arg(long, conflicts_with = "train")]
+    pub dry_run: bool,
     /// Build the project and train it at once.
     #[arg(long)]
     pub train: bool,
@@ -104,6 +109,16 @@ pub enum VcsArg {
     Git,
     /// None.
     None,
+}
+
+impl VcsArg {
+    /// How the command line writes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            VcsArg::Git => "git",
+            VcsArg::None => "none",
+        }
+    }
 }
 
 /// The arguments of `kiln todos`.
@@ -248,6 +263,7 @@ fn given(error: &clap::Error, args: &[OsString]) -> (String, Option<Range<usize>
 fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::New(args) => commands::new::run(args),
+        Command::Diff(args) => commands::diff::run(args),
         Command::Examples => commands::examples::run(),
         Command::Options(args) => commands::options::run(args),
         Command::Todos(args) => commands::todos::run(args),

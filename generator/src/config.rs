@@ -483,12 +483,11 @@ impl Reader<'_> {
     ) -> Result<OptionKind> {
         let choices = table.get("choices");
         let choices = choices.map(|value| self.choices(value)).transpose()?;
-        if let Some(place) = table.get("regex") {
-            if matches!(kind.as_deref(), Some("bool" | "array")) || choices.is_some() {
-                let message = "only a text without choices has a `regex`";
-                let error = self.document.error_at(place.span(), message, "here");
-                return Err(error.help("leave it out, or make the option a text without choices"));
-            }
+        let is_text = !matches!(kind.as_deref(), Some("bool" | "array")) && choices.is_none();
+        if let Some(place) = table.get("regex").filter(|_| !is_text) {
+            let message = "only a text without choices has a `regex`";
+            let error = self.document.error_at(place.span(), message, "here");
+            return Err(error.help("leave it out, or make the option a text without choices"));
         }
         match (kind.as_deref().unwrap_or("string"), choices) {
             ("string", Some(choices)) => Ok(OptionKind::Choice(choices)),

@@ -42,7 +42,7 @@ pub struct WriteOptions {
     pub require_vcs: bool,
 }
 
-/// What was written.
+/// What was written, or would be.
 #[derive(Debug, Default)]
 pub struct Written {
     /// New files.
@@ -76,6 +76,27 @@ pub fn write(
     } else {
         write_new(rendered, destination, options)
     }
+}
+
+/// What [`write`] would do to `destination`, which stays as it is.
+///
+/// # Errors
+/// The folder exists and is not empty (without `force`), or a symbolic link or a folder is in the way.
+pub fn plan(rendered: &Rendered<'_>, destination: &Path, options: WriteOptions) -> Result<Written> {
+    check_destination(destination, options.force)?;
+    let exists = destination.exists();
+    let mut written = if exists {
+        compare(rendered, destination)?.1
+    } else {
+        all_created(rendered)
+    };
+    let place = if exists {
+        destination
+    } else {
+        parent(destination)
+    };
+    written.repository = options.vcs == Vcs::Git && !in_repository(place)?;
+    Ok(written)
 }
 
 /// Checks, before anything is rendered or asked, that a project can stand at `destination`.
@@ -125,28 +146,33 @@ fn write_new(
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
-    let parent = match destination.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let parent = parent(destination);
     let parents = MadeFolders::make(parent)?;
     let place = staging(parent)?;
     let project = &place.project;
     fill(project, destination, rendered)?;
-    let mut written = Written {
-        created: rendered
-            .files
-            .iter()
-            .map(|file| file.path.clone())
-            .collect(),
-        ..Written::default()
-    };
+    let mut written = all_created(rendered);
     if options.vcs == Vcs::Git && !in_repository(parent)? {
         make_repository(project, options.require_vcs, &mut written)?;
     }
     fs::rename(project, destination).map_err(|cause| not_made(destination, cause))?;
     parents.keep();
     Ok(written)
+}
+
+fn parent(destination: &Path) -> &Path {
+    match destination.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn all_created(rendered: &Rendered<'_>) -> Written {
+    let files = rendered.files.iter();
+    Written {
+        created: files.map(|file| file.path.clone()).collect(),
+        ..Written::default()
+    }
 }
 
 /// Writes to a folder that exists: all files or none.

@@ -18,6 +18,7 @@ Usage: kiln <COMMAND>
 
 Commands:
   new          Make a project
+  diff         Show what options change in a project, before it is made
   examples     List the worked examples that `new --example` makes
   options      List the options, their values and what each changes
   todos        List what is left to change in a project for your own task
@@ -56,11 +57,11 @@ fn help_of_new() {
         .stdout_eq(str![[r#"
 Make a project
 
-Usage: kiln new [OPTIONS] <NAME>
+Usage: kiln new [OPTIONS] [NAME]
 
 Arguments:
-  <NAME>
-          The name of the project; capitals become kebab-case
+  [NAME]
+          The name of the project; capitals become kebab-case. Asked on a terminal if it is missing
 
 Options:
       --path <FOLDER>
@@ -90,6 +91,9 @@ Options:
 
   -y, --yes
           Ask nothing and take the defaults
+
+      --dry-run
+          List what would be written, ask nothing and write nothing
 
       --train
           Build the project and train it at once
@@ -156,110 +160,6 @@ Options:
 }
 
 #[test]
-fn help_of_check() {
-    Place::new()
-        .kiln("check --help")
-        .assert()
-        .success()
-        .stdout_eq(str![[r#"
-Checks that a project builds, keeps its contracts, trains and resumes.
-
-In turn, with the dev profile of Cargo, which compiles what `cargo test` needs and nothing twice:
-  build           `cargo test --test contract --no-run`, which builds the program, too
-  contract tests  `cargo test --test contract`
-  one replica     trains two epochs of four steps with the program, then tests: it ends well, logs
-                  each epoch, and every number is finite
-  two replicas    the same with the same global batch on two replicas: as many steps and examples.
-                  Its numbers may be others, as with dropout or batch normalisation; where they
-                  must be equal, the contract tests compare them
-  resume          the same once more, stopped on its way, and resumed: it goes on from its
-                  checkpoint and ends with the very numbers of the training that never stopped
-
-Trainings write below the build folder, never into `runs`. They validate and test with all of the
-data: where that is much, give them less with such as `-- --data-dir small`, a path that counts from
-the project's folder. On GPUs, two replicas need two; where there is one, they are skipped.
-
-Usage: kiln check [OPTIONS] [PATH] [-- <OPTION>...]
-
-Arguments:
-  [PATH]
-          The project's folder
-          
-          [default: .]
-
-  [OPTION]...
-          More options for the trainings, such as `-- --data-dir small`
-
-Options:
-      --format <FORMAT>
-          How to write the results
-
-          Possible values:
-          - text: For people
-          - json: For programs
-          
-          [default: text]
-
-      --release
-          Build with the release profile
-
-  -F, --features <FEATURES>
-          Features to build with, as for Cargo
-
-      --no-default-features
-          Build without the project's default features
-
-      --timeout <SECONDS>
-          Seconds that the contract tests, and each training, may take; building takes what it takes
-          
-          [default: 1200]
-
-  -h, --help
-          Print help (see a summary with '-h')
-
-Exit status:
-  0    every check passed, or was skipped with its reason
-  1    a check failed
-  2    the folder holds no project of Kiln, Cargo cannot read its manifest, or an argument is wrong
-  3    Cargo cannot be started, or a file not be written
-  130  stopped by Ctrl-C, with all that it had started
-
-"#]]);
-}
-
-#[test]
-fn help_of_doctor() {
-    Place::new()
-        .kiln("doctor --help")
-        .assert()
-        .success()
-        .stdout_eq(str![[r#"
-Say what this machine has for building and training, and what lacks
-
-Usage: kiln doctor [OPTIONS]
-
-Options:
-      --format <FORMAT>
-          How to write what was found
-
-          Possible values:
-          - text: For people
-          - json: For programs
-          
-          [default: text]
-
-  -h, --help
-          Print help (see a summary with '-h')
-
-Exit status:
-  0  the default strategy, `mirrored` on the CPU, can be used here
-  1  it cannot be: Rust, Cargo or a C compiler lacks
-  2  an argument is wrong
-
-"#]]);
-}
-
-#[test]
 fn nothing() {
     Place::new()
         .kiln("")
@@ -273,6 +173,7 @@ Usage: kiln <COMMAND>
 
 Commands:
   new          Make a project
+  diff         Show what options change in a project, before it is made
   examples     List the worked examples that `new --example` makes
   options      List the options, their values and what each changes
   todos        List what is left to change in a project for your own task
@@ -369,13 +270,67 @@ fn no_name() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × the following required arguments were not provided: <NAME>
-   ╭─[command line:1:10]
- 1 │ kiln new  
-   ·          ▲
-   ·          ╰── here
+  × the project has no name
+  help: write `kiln new NAME`; only on a terminal, and without `--yes`, is it asked
+
+"#]]);
+}
+
+#[test]
+fn help_of_diff() {
+    Place::new()
+        .kiln("diff --help")
+        .assert()
+        .success()
+        .stdout_eq(str![[r#"
+Show what options change in a project, before it is made
+
+Usage: kiln diff [OPTIONS] <--define <KEY=VALUE>|--against <KEY=VALUE>> [FILE]...
+
+Arguments:
+  [FILE]...
+          Only these files, or what is in these folders of the project
+
+Options:
+  -d, --define <KEY=VALUE>
+          Set an option on the side of the lines with `+`; the others have their defaults
+
+  -a, --against <KEY=VALUE>
+          Set an option on the side of the lines with `-`; the others have their defaults
+
+      --example <EXAMPLE>
+          Start, on both sides, from the answers and files of a worked example
+
+      --format <FORMAT>
+          How to write the differences
+
+          Possible values:
+          - text: For people
+          - json: For programs
+          
+          [default: text]
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+"#]]);
+}
+
+#[test]
+fn nothing_to_compare() {
+    Place::new()
+        .kiln("diff")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+  × the following required arguments were not provided: <--define <KEY=VALUE>|--against
+  │ <KEY=VALUE>>
+   ╭─[command line:1:11]
+ 1 │ kiln diff  
+   ·           ▲
+   ·           ╰── here
    ╰────
-  help: usage: kiln new <NAME>
+  help: usage: kiln diff <--define <KEY=VALUE>|--against <KEY=VALUE>> [FILE]...
         for more information, try `--help`.
 
 "#]]);

@@ -1,73 +1,565 @@
-//! Questions on a terminal.
+//! The wizard of `kiln new`, driven through a terminal.
 
 #![cfg(unix)]
 
-use std::{fs, path::Path};
+mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
+use std::collections::BTreeMap;
+
+use common::Place;
 use kiln::{name::Name, option::Answers, render::render, template::Template};
-use rexpect::session::{Options, PtySession, spawn_with_options};
-
-fn start(folder: &Path, args: &str) -> PtySession {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kiln"));
-    command.args(args.split(' ')).current_dir(folder);
-    let options = Options::new().timeout_ms(Some(20_000));
-    spawn_with_options(command, options).unwrap()
-}
+use rexpect::process::{Signal, WaitStatus};
+use terminal::Terminal;
 
 const DOWN: &str = "\x1b[B";
+const UP: &str = "\x1b[A";
+const ENTER: &str = "\r";
+const ESC: &str = "\x1b";
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+const BACKSPACE: &str = "\x7f";
+
+const DECISION: &str = "Make the project?";
+
+/// The questions where the name is asked too.
+fn questions() -> usize {
+    Template::embedded().unwrap().options().len() + 1
+}
+
+/// The files of a project, by path.
+fn files(name: &str, answers: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+    let template = Template::embedded().unwrap();
+    let defaults = Answers::defaults(&template, Name::parse(name).unwrap()).unwrap();
+    let answers = answers.iter().fold(defaults, |all, (key, value)| {
+        all.with(&template, key, value).unwrap()
+    });
+    let rendered = render(&template, &answers).unwrap();
+    let file = |file: &kiln::render::RenderedFile<'_>| {
+        let path = format!("{name}/{}", file.path.display());
+        (path, file.contents.to_vec())
+    };
+    rendered.files.iter().map(file).collect()
+}
+
+fn written(place: &Place) -> BTreeMap<String, Vec<u8>> {
+    let mut tree = place.tree();
+    tree.retain(|path, _| !path.ends_with('/'));
+    tree
+}
+
+/// Waits for a question by its number: hints are on the screen while a question is open only.
+fn at(terminal: &Terminal, step: usize, of: usize) {
+    terminal.wait(&format!("{step} of {of}: "));
+}
+
+/// Deletes what was typed.
+fn erase(terminal: &mut Terminal) {
+    terminal.send(&BACKSPACE.repeat(40));
+}
+
+fn assert_made(terminal: Terminal) -> String {
+    let (status, log) = terminal.end();
+    assert!(
+        matches!(status, WaitStatus::Exited(_, 0)),
+        "{status:?}: {log}"
+    );
+    assert!(log.contains("Made `"), "{log}");
+    log
+}
+
+fn assert_cancelled(terminal: Terminal, place: &Place) {
+    let (status, log) = terminal.end();
+    assert!(
+        matches!(status, WaitStatus::Exited(_, 130)),
+        "{status:?}: {log}"
+    );
+    assert!(log.contains("cancelled, and nothing was written"), "{log}");
+    assert_eq!(place.tree().len(), 0);
+}
+
+/// The command that a summary ends with.
+fn repeating(screen: &str) -> Vec<String> {
+    let (_, after) = screen.split_once("The same without a question:\n").unwrap();
+    let end = after.find(" --yes").unwrap() + " --yes".len();
+    // The terminal breaks a long line, at any place.
+    let command: String = after[..end]
+        .lines()
+        .map(|line| format!("{line:80}"))
+        .collect();
+    shell_words::split(command.trim()).unwrap()
+}
+
+#[test]
+fn every_question_wrong_answers_back_change_and_confirmation() {
+    let place = Place::new();
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "--vcs", "none"]);
+
+    // The name: what is wrong is said as it is typed.
+    at(&terminal, 1, of);
+    terminal.wait("What is the project called? (my-model)");
+    terminal.send("my model");
+    terminal.wait("✗ `my model` cannot name a project");
+    terminal.wait("`my-model` would do");
+    terminal.send(ENTER);
+    terminal.wait("a text is accepted when nothing is wrong with it");
+    // What is wrong is no suggestion.
+    terminal.send(DOWN);
+    terminal.send(ENTER);
+    erase(&mut terminal);
+    terminal.wait_until("empty text", |screen| !screen.contains('✗'));
+    terminal.send("digits");
+    terminal.wait("called? digits");
+    terminal.send(ENTER);
+
+    // The description.
+    at(&terminal, 2, of);
+    terminal.send("Say \"ah\"");
+    terminal.wait("✗ \"Say \\\"ah\\\"\" is not a value");
+    terminal.send(ENTER);
+    erase(&mut terminal);
+    terminal.wait_until("empty text", |screen| !screen.contains('✗'));
+    terminal.send("It's 1 of $HOME");
+    terminal.wait("It's 1 of $HOME");
+    terminal.send(ENTER);
+
+    // Back, over what was answered, and forward again.
+    at(&terminal, 3, of);
+    terminal.send(ESC);
+    at(&terminal, 2, of);
+    terminal.wait_until("answer before", |screen| {
+        screen.matches("train? It's 1 of $HOME").count() == 2
+    });
+    terminal.send(ESC);
+    at(&terminal, 1, of);
+    terminal.wait("? What is the project called? digits");
+    terminal.send("2");
+    terminal.wait("digits2");
+    terminal.send(ENTER);
+    at(&terminal, 2, of);
+    terminal.send(ENTER);
+
+    // Choices, the default of which is chosen already.
+    at(&terminal, 3, of);
+    terminal.wait("> mirrored (default)");
+    terminal.send(DOWN);
+    terminal.wait("> one-device");
+    terminal.send(ENTER);
+    at(&terminal, 4, of);
+    terminal.send(DOWN);
+    terminal.wait("> cuda");
+    terminal.send(ENTER);
+    for step in 5..=of {
+        at(&terminal, step, of);
+        terminal.send(ENTER);
+    }
+
+    // The summary, back from it, and forward.
+    terminal.wait(DECISION);
+    terminal.send(ESC);
+    at(&terminal, of, of);
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+
+    // Change one answer.
+    terminal.send(DOWN);
+    terminal.wait("> change an answer");
+    terminal.send(ENTER);
+    terminal.wait("Which answer?");
+    for _ in 0..3 {
+        terminal.send(DOWN);
+    }
+    terminal.wait("> hardware      cuda");
+    terminal.send(ENTER);
+    terminal.wait("Which hardware");
+    terminal.wait("> cuda");
+    terminal.send(DOWN);
+    terminal.wait("> wgpu");
+    terminal.send(ENTER);
+    terminal.wait_until("new summary", |screen| {
+        let last = screen.rsplit("The same without a question").next();
+        last.is_some_and(|last| last.contains("hardware=wgpu") && last.contains(DECISION))
+    });
+    let screen = terminal.screen();
+    let words = repeating(screen.rsplit_once("digits2: ").unwrap().1);
+    terminal.send(ENTER);
+    let log = assert_made(terminal);
+    assert!(log.contains("Made `digits2` in digits2"), "{log}");
+
+    let expected = files(
+        "digits2",
+        &[
+            ("description", "It's 1 of $HOME"),
+            ("strategy", "one-device"),
+            ("hardware", "wgpu"),
+        ],
+    );
+    assert_eq!(written(&place), expected);
+
+    // The command of the summary makes the same.
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let options = [
+        "-d",
+        "description=It's 1 of $HOME",
+        "-d",
+        "strategy=one-device",
+        "-d",
+        "hardware=wgpu",
+    ];
+    let start = ["kiln", "new", "digits2"];
+    let command = [&start[..], &options[..], &["--vcs", "none", "--yes"]].concat();
+    assert_eq!(words, command);
+    let again = Place::new();
+    again.command().args(&words[1..]).assert().success();
+    assert_eq!(written(&again), expected);
+}
 
 #[test]
 fn asks_in_order_for_what_is_not_given() {
     let template = Template::embedded().unwrap();
-    let place = tempfile::tempdir().unwrap();
-    let mut terminal = start(place.path(), "new a --vcs none --define hardware=cuda");
-    for option in template.options() {
-        match option.name.as_str() {
-            "hardware" => continue,
-            "strategy" => {
-                terminal.exp_string(&option.prompt).unwrap();
-                terminal.send(DOWN).unwrap();
-            }
-            _ => drop(terminal.exp_string(&option.prompt).unwrap()),
-        }
-        terminal.send("\r").unwrap();
-        terminal.flush().unwrap();
+    let place = Place::new();
+    let args = ["new", "a", "--vcs", "none", "--define", "hardware=cuda"];
+    let mut terminal = Terminal::start(place.path(), &args);
+    let open = template.options().iter().filter(|o| o.name != "hardware");
+    let of = template.options().len() - 1;
+    for (before, option) in open.enumerate() {
+        at(&terminal, before + 1, of);
+        terminal.wait(&option.prompt);
+        terminal.send(ENTER);
     }
-    let rest = terminal.exp_eof().unwrap();
-    assert!(rest.contains("Made `a`"), "{rest}");
+    terminal.wait(DECISION);
+    assert!(!terminal.log().contains("Which hardware"));
+    terminal.send(ENTER);
+    assert_made(terminal);
+    assert_eq!(written(&place), files("a", &[("hardware", "cuda")]));
+}
 
-    let answers = Answers::defaults(&template, Name::parse("a").unwrap())
-        .and_then(|answers| answers.with(&template, "hardware", "cuda"))
-        .and_then(|answers| answers.with(&template, "strategy", "one-device"))
-        .unwrap();
-    for file in render(&template, &answers).unwrap().files {
-        let found = fs::read(place.path().join("a").join(&file.path)).unwrap();
-        assert_eq!(found, *file.contents, "{}", file.path.display());
+#[test]
+fn a_list_goes_round() {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new", "a", "--vcs", "none"]);
+    at(&terminal, 1, 6);
+    terminal.send(ENTER);
+    at(&terminal, 2, 6);
+    terminal.send(UP);
+    terminal.wait("> multi-worker-mirrored");
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn cancelling_at_any_question_leaves_nothing() {
+    let of = questions();
+    for stop in 1..=of + 2 {
+        let place = Place::new();
+        let mut terminal = Terminal::start(place.path(), &["new"]);
+        for step in 1..stop.min(of + 1) {
+            at(&terminal, step, of);
+            terminal.send(ENTER);
+        }
+        if stop <= of {
+            at(&terminal, stop, of);
+            terminal.send(CTRL_C);
+        } else {
+            terminal.wait(DECISION);
+            terminal.send(if stop == of + 1 { CTRL_C } else { UP });
+            if stop == of + 2 {
+                terminal.wait("> cancel, and write nothing");
+                terminal.send(ENTER);
+            }
+        }
+        assert_cancelled(terminal, &place);
     }
+}
+
+#[test]
+fn escape_goes_back_to_the_first_question_and_out() {
+    let place = Place::new();
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new"]);
+    for step in 1..=of {
+        at(&terminal, step, of);
+        terminal.send(ENTER);
+    }
+    terminal.wait(DECISION);
+    for step in (1..=of).rev() {
+        terminal.send(ESC);
+        at(&terminal, step, of);
+    }
+    terminal.wait("esc cancels");
+    terminal.send(ESC);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn a_window_may_change_its_size_at_any_question() {
+    let place = Place::new();
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "--vcs", "none"]);
+    for step in 1..=of {
+        terminal.wait_log(&format!("{step} of {of}: "));
+        for columns in [20, 200, 1, 80] {
+            terminal.resize(columns);
+            terminal.settle();
+            // Keys that change nothing in the end, but draw.
+            terminal.send(if step <= 2 { "x" } else { DOWN });
+            terminal.settle();
+            terminal.send(if step <= 2 { BACKSPACE } else { UP });
+            terminal.settle();
+        }
+        terminal.resize(if step % 2 == 0 { 20 } else { 120 });
+        terminal.settle();
+        terminal.send(ENTER);
+    }
+    terminal.wait_log(DECISION);
+    for (columns, key) in [(20, DOWN), (200, UP), (80, ENTER)] {
+        terminal.resize(columns);
+        terminal.settle();
+        terminal.send(key);
+    }
+    let log = assert_made(terminal);
+    assert_eq!(written(&place), files("my-model", &[]));
+    // The report is the one that there is without a terminal.
+    let other = Place::new();
+    let said = other
+        .kiln("new my-model --yes --vcs none")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    let log = log.replace("\r\n", "\n");
+    assert!(log.ends_with(&said), "{log}");
+}
+
+#[test]
+fn a_dumb_terminal_is_asked_line_by_line() {
+    let place = Place::new();
+    let args = ["new", "--vcs", "none"];
+    let mut terminal = Terminal::start_with(place.path(), &args, &[("TERM", "dumb")]);
+    terminal.wait("What is the project called? [my-model]:");
+    terminal.send("1st\n");
+    terminal.wait("`1st` cannot name a project: it starts with a digit");
+    terminal.send("first\n");
+    terminal.wait("What does the project train? [A model trained");
+    terminal.send("\n");
+    terminal.wait("Which distribution strategy is the default? [mirrored]:");
+    terminal.send("<\n");
+    terminal.wait_until("question again", |screen| {
+        screen.matches("What does the project train?").count() == 2
+    });
+    terminal.send("\n");
+    terminal.wait_until("question again", |screen| {
+        screen.matches("Which distribution strategy").count() == 2
+    });
+    terminal.send("?\n");
+    terminal.wait("mirrored (default)");
+    terminal.send("one-devise\n");
+    terminal.wait("did you mean `one-device`?");
+    terminal.send("one-device\n");
+    terminal.wait("Which hardware");
+    terminal.send("\n\n\n\n");
+    terminal.wait("Make the project? [make]:");
+    terminal.send("change\n");
+    terminal.wait("Which answer?");
+    terminal.send("ci\n");
+    terminal.wait("workflow? [none]: ");
+    terminal.send("github\n");
+    terminal.wait_until("second summary", |screen| {
+        screen.matches("Make the project?").count() == 2
+    });
+    terminal.send("\n");
+    let log = assert_made(terminal);
+    assert!(!log.contains('\x1b'), "{log:?}");
+    let answers = [("strategy", "one-device"), ("ci", "github")];
+    assert_eq!(written(&place), files("first", &answers));
+}
+
+#[test]
+fn a_dumb_terminal_can_be_left() {
+    let place = Place::new();
+    let dumb = [("TERM", "dumb")];
+    let mut terminal = Terminal::start_with(place.path(), &["new", "a"], &dumb);
+    terminal.wait("What does the project train?");
+    terminal.send(CTRL_D);
+    assert_cancelled(terminal, &place);
+
+    // Without a name there is less to go back over, and `TERM` may be missing.
+    let mut terminal = Terminal::start_with(place.path(), &["new"], &[]);
+    terminal.wait("What is the project called?");
+    terminal.send("<\n");
+    assert_cancelled(terminal, &place);
+
+    // Ctrl-C ends the process, which shells report as 130.
+    let mut terminal = Terminal::start_with(place.path(), &["new", "a"], &dumb);
+    terminal.wait("What does the project train?");
+    terminal.send(CTRL_C);
+    let (status, _) = terminal.end();
+    assert!(
+        matches!(status, WaitStatus::Signaled(_, Signal::SIGINT, _)),
+        "{status:?}"
+    );
+    assert_eq!(place.tree().len(), 0);
 }
 
 #[test]
 fn asks_nothing_when_told() {
-    let place = tempfile::tempdir().unwrap();
-    let said = start(place.path(), "new a --vcs none --yes")
-        .exp_eof()
-        .unwrap();
-    assert!(said.starts_with("Made `a`"), "{said}");
+    let place = Place::new();
+    let terminal = Terminal::start(place.path(), &["new", "a", "--vcs", "none", "--yes"]);
+    let (_, log) = terminal.end();
+    assert!(log.starts_with("Made `a`"), "{log}");
+
+    // A dry run asks nothing either, and without a name there is nothing to make.
+    let terminal = Terminal::start(place.path(), &["new", "b", "--dry-run"]);
+    let (_, log) = terminal.end();
+    assert!(log.starts_with("b: "), "{log}");
+    let terminal = Terminal::start(place.path(), &["new", "--yes"]);
+    let (status, log) = terminal.end();
+    assert!(matches!(status, WaitStatus::Exited(_, 2)), "{status:?}");
+    assert!(log.contains("the project has no name"), "{log}");
 }
 
 #[test]
-fn writes_nothing_when_cancelled() {
-    let place = tempfile::tempdir().unwrap();
-    let mut terminal = start(place.path(), "new a --vcs none");
-    terminal.exp_string("?").unwrap();
-    terminal.send("\x1b").unwrap();
-    terminal.flush().unwrap();
-    let said = terminal.exp_eof().unwrap();
-    assert!(
-        said.contains("cancelled, and nothing was written"),
-        "{said}"
+fn a_template_is_confirmed_without_a_question() {
+    let place = Place::new();
+    let args = ["new", "ours", "--example", "house-template", "--vcs=none"];
+    let mut terminal = Terminal::start(place.path(), &args);
+    terminal.wait(DECISION);
+    let screen = terminal.screen();
+    assert!(!screen.contains("change an answer"), "{screen}");
+    let command = ["kiln", "new", "ours", "--example", "house-template"];
+    assert_eq!(
+        repeating(&screen),
+        [&command[..], &["--vcs", "none", "--yes"]].concat()
     );
-    let status = terminal.process().wait().unwrap();
-    assert!(format!("{status:?}").contains("130"), "{status:?}");
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    terminal.send(ENTER);
+    assert_made(terminal);
+}
+
+#[test]
+fn an_example_asks_for_what_it_leaves_open() {
+    let place = Place::new();
+    let args = ["new", "--example", "keras-cnn"];
+    let mut terminal = Terminal::start(place.path(), &args);
+    terminal.wait("What is the project called? (keras-cnn)");
+    terminal.send(ENTER);
+    terminal.wait("2 of ");
+    let screen = terminal.screen();
+    assert!(!screen.contains("What does the project train?"), "{screen}");
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn a_name_is_refused_whose_folder_is_taken() {
+    let place = Place::new();
+    place.put("my-model/file", "");
+    let mut terminal = Terminal::start(place.path(), &["new"]);
+    terminal.wait("What is the project called?");
+    // What is taken is not proposed.
+    assert!(!terminal.screen().contains("(my-model)"));
+    terminal.send(ENTER);
+    terminal.wait("the name of a project cannot be empty");
+    terminal.send("my-model");
+    terminal.wait("✗ the folder `my-model` exists and is not empty");
+    erase(&mut terminal);
+    terminal.send("burn");
+    terminal.wait("✗ `burn` cannot name a project");
+    terminal.send(CTRL_C);
+    let (status, _) = terminal.end();
+    assert!(matches!(status, WaitStatus::Exited(_, 130)), "{status:?}");
+}
+
+#[test]
+fn shows_what_would_be_replaced() {
+    let place = Place::new();
+    place.kiln("new a --yes --vcs none").assert().success();
+    place.put("a/README.md", "mine");
+    let args = ["new", "a", "--force", "--vcs=none"];
+    let mut terminal = Terminal::start(place.path(), &args);
+    for step in 1..=6 {
+        at(&terminal, step, 6);
+        terminal.send(ENTER);
+    }
+    terminal.wait(DECISION);
+    terminal.wait("1 replaced");
+    terminal.wait("replaces README.md");
+    terminal.send(CTRL_C);
+    terminal.end();
+    let readme = std::fs::read(place.join("a/README.md")).unwrap();
+    assert_eq!(readme, b"mine");
+}
+
+#[test]
+fn colours_can_be_refused() {
+    for (value, colors) in [("", true), ("1", false)] {
+        let place = Place::new();
+        let variables = [("TERM", "xterm-256color"), ("NO_COLOR", value)];
+        let mut terminal = Terminal::start_with(place.path(), &["new", "a"], &variables);
+        at(&terminal, 1, 6);
+        terminal.send("\"");
+        terminal.wait("✗");
+        assert_eq!(terminal.has_colors(), colors, "NO_COLOR={value}");
+        terminal.send(CTRL_C);
+        assert_cancelled(terminal, &place);
+    }
+}
+
+#[test]
+fn a_window_may_be_closed() {
+    for variables in [("TERM", "xterm-256color"), ("TERM", "dumb")] {
+        let place = Place::new();
+        let terminal = Terminal::start_with(place.path(), &["new", "a"], &[variables]);
+        terminal.wait("What does the project train?");
+        let status = terminal.close();
+        assert!(
+            matches!(status, WaitStatus::Signaled(_, Signal::SIGHUP, _)),
+            "{status:?}"
+        );
+        assert_eq!(place.tree().len(), 0);
+    }
+}
+
+/// The pictures of the README.
+#[test]
+fn pictures() {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new"]);
+    let of = questions();
+    at(&terminal, 1, of);
+    terminal.send("2nd model");
+    terminal.wait("`nd-model` would do");
+    snapbox::assert_data_eq!(
+        terminal.picture(),
+        snapbox::file!["../../docs/wizard-refusal.svg"].raw()
+    );
+    erase(&mut terminal);
+    terminal.send("digits");
+    terminal.wait("? What is the project called? digits");
+    terminal.send(ENTER);
+    at(&terminal, 2, of);
+    terminal.send("Handwritten digits");
+    terminal.wait("Handwritten digits");
+    terminal.send(ENTER);
+    at(&terminal, 3, of);
+    terminal.send(ENTER);
+    at(&terminal, 4, of);
+    terminal.send(DOWN);
+    terminal.wait("> cuda");
+    snapbox::assert_data_eq!(
+        terminal.picture(),
+        snapbox::file!["../../docs/wizard-choice.svg"].raw()
+    );
+    terminal.send(ENTER);
+    for step in 5..=of {
+        at(&terminal, step, of);
+        terminal.send(ENTER);
+    }
+    terminal.wait(DECISION);
+    snapbox::assert_data_eq!(
+        terminal.picture(),
+        snapbox::file!["../../docs/wizard-summary.svg"].raw()
+    );
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
 }

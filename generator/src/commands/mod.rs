@@ -3,6 +3,7 @@
 pub(crate) mod add;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod examples;
 pub(crate) mod explain;
@@ -10,10 +11,13 @@ pub(crate) mod folder;
 pub(crate) mod man;
 pub(crate) mod new;
 pub(crate) mod options;
-pub(crate) mod prompt;
+mod plain;
+mod prompt;
 pub(crate) mod renew;
+mod summary;
 pub(crate) mod todos;
 pub(crate) mod update;
+mod wizard;
 
 use std::io::{self, Write as _};
 

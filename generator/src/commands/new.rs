@@ -2,86 +2,247 @@
 
 use std::{
     env,
+    ffi::OsStr,
     fmt::Write as _,
+    io,
     path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus},
 };
 
+use super::{
+    folder,
+    plain::Plain,
+    prompt,
+    summary::{self, quote},
+    wizard::{self, Ask, Question},
+};
 use crate::{
     cli::{NewArgs, VcsArg},
     error::{Error, Result},
     example::{Example, render_example},
     name::Name,
-    option::{Answers, Values},
+    option::{Answers, TemplateOption, Value, Values},
     project::{self, Vcs, WriteOptions, Written},
     render::Rendered,
     template::Template,
+    terminal,
     todo::SITES_FILE,
     values,
 };
 
-use super::{folder, prompt};
+/// What the question for the name is called. No option can be called so, as it is built in.
+const NAME: &str = "project-name";
+/// The name that is proposed where nothing else proposes one.
+const PROPOSED: &str = "my-model";
 
 /// Runs `kiln new`.
 ///
 /// # Errors
 /// The name, an option or the folder is wrong, or the file system, git or cargo fails.
 pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
-    let name = Name::parse(&args.name)?;
+    let name = args.name.as_deref().map(Name::parse).transpose()?;
     let template = folder::template(args.template.as_deref())?;
-    let path = args
-        .path
-        .clone()
-        .unwrap_or_else(|| PathBuf::from(name.package()));
     let example = args.example.as_deref();
     let example = example
         .map(|name| Example::embedded(&template, name))
         .transpose()?;
-    let given = values::read(&template, args.values.as_deref(), &args.define)?;
-    project::check_destination(&path, args.force)?;
-    if let Some(template) = &args.template {
-        folder::check_apart(template, &path)?;
-    }
-    let answers = match &example {
-        Some(example) if example.is_template() => {
-            refuse_answers(example, &given, args.train)?;
-            Answers::defaults(&template, name)?
-        }
-        Some(example) => {
-            // What is said here wins over the answers of the example.
-            let mut values = example.values().clone();
-            values.extend(given);
-            ask(&template, name, values, args.yes)?
-        }
-        None => ask(&template, name, given, args.yes)?,
+    let order = Order {
+        args,
+        template: &template,
+        example: example.as_ref(),
+        given: values::read(&template, args.values.as_deref(), &args.define)?,
     };
+    order.check(name.as_ref())?;
+    let asks = !args.yes && !args.dry_run && terminal::is_interactive();
+    let answers = match name {
+        name if asks => ask(&order, name)?.ok_or_else(Error::cancelled)?,
+        Some(name) => order.answers(name, Values::new())?,
+        None => return Err(no_name()),
+    };
+    if args.dry_run {
+        super::print(&summary::dry_run(&order, &answers)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    make(&order, &answers)
+}
 
-    let rendered = render_example(&template, example.as_ref(), &answers, &path)?;
-    if let Some(manifest) = rendered.get("Cargo.toml") {
-        let manifest = String::from_utf8_lossy(manifest);
-        answers.name().check_dependencies(&manifest)?;
-    } else if args.train {
-        return Err(Error::input(
-            "the template makes no `Cargo.toml`, so there is nothing to train",
-        )
-        .help("leave `--train` out"));
+/// What somebody orders, before the questions.
+pub(super) struct Order<'o> {
+    pub args: &'o NewArgs,
+    pub template: &'o Template,
+    pub example: Option<&'o Example>,
+    /// The options that the command line and the values file set.
+    pub given: Values,
+}
+
+impl Order<'_> {
+    /// Refuses, before anything is asked, what cannot be made.
+    fn check(&self, name: Option<&Name>) -> Result<()> {
+        if let Some(example) = self.example
+            && example.is_template()
+        {
+            refuse_answers(example, &self.given, self.args.train)?;
+        }
+        match (&self.args.path, name) {
+            (Some(path), _) => self.check_folder(path),
+            (None, Some(name)) => self.check_folder(&self.folder(name)),
+            (None, None) => Ok(()),
+        }
     }
-    let options = WriteOptions {
-        force: args.force,
-        vcs: match args.vcs {
-            Some(VcsArg::None) => Vcs::None,
-            Some(VcsArg::Git) => Vcs::Git,
-            None => template.vcs().unwrap_or(Vcs::Git),
-        },
-        require_vcs: args.vcs == Some(VcsArg::Git),
+
+    fn check_folder(&self, folder: &Path) -> Result<()> {
+        project::check_destination(folder, self.args.force)?;
+        match &self.args.template {
+            Some(template) => folder::check_apart(template, folder),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the project will stand.
+    pub fn folder(&self, name: &Name) -> PathBuf {
+        let path = self.args.path.clone();
+        path.unwrap_or_else(|| PathBuf::from(name.package()))
+    }
+
+    /// Whether it is a template that is made, which asks when it is rendered.
+    pub fn is_template(&self) -> bool {
+        self.example.is_some_and(Example::is_template)
+    }
+
+    /// The options that neither the command line nor the example sets.
+    fn open(&self) -> impl Iterator<Item = &TemplateOption> {
+        let set = self.example.map(Example::values);
+        let is_set =
+            move |key| self.given.contains_key(key) || set.is_some_and(|s| s.contains_key(key));
+        let options = self.template.options().iter();
+        options.filter(move |option| !self.is_template() && !is_set(&option.name))
+    }
+
+    /// All answers: those that were asked for, what the command line says, and then what the example
+    /// says.
+    pub fn answers(&self, name: Name, asked: Values) -> Result<Answers> {
+        if self.is_template() {
+            return Answers::defaults(self.template, name);
+        }
+        let mut values = self
+            .example
+            .map(Example::values)
+            .cloned()
+            .unwrap_or_default();
+        values.extend(self.given.clone());
+        values.extend(asked);
+        Answers::complete(self.template, name, values)
+    }
+
+    /// The project in memory, whose name is none of its dependencies.
+    pub fn render(&self, answers: &Answers) -> Result<Rendered<'_>> {
+        let folder = self.folder(answers.name());
+        let rendered = render_example(self.template, self.example, answers, &folder)?;
+        if let Some(manifest) = rendered.get("Cargo.toml") {
+            let manifest = String::from_utf8_lossy(manifest);
+            answers.name().check_dependencies(&manifest)?;
+        } else if self.args.train {
+            return Err(Error::input(
+                "the template makes no `Cargo.toml`, so there is nothing to train",
+            )
+            .help("leave `--train` out"));
+        }
+        Ok(rendered)
+    }
+
+    /// What writing it would do.
+    pub fn plan(&self, rendered: &Rendered<'_>, answers: &Answers) -> Result<Written> {
+        project::plan(rendered, &self.folder(answers.name()), self.write_options())
+    }
+
+    fn write_options(&self) -> WriteOptions {
+        WriteOptions {
+            force: self.args.force,
+            vcs: match self.args.vcs {
+                Some(VcsArg::None) => Vcs::None,
+                Some(VcsArg::Git) => Vcs::Git,
+                None => self.template.vcs().unwrap_or(Vcs::Git),
+            },
+            require_vcs: self.args.vcs == Some(VcsArg::Git),
+        }
+    }
+}
+
+/// Asks for the name, if it is missing, and for the open options.
+fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
+    let mut questions: Vec<Question<'_>> = Vec::new();
+    if name.is_none() {
+        questions.push(name_question(order)?);
+    }
+    questions.extend(order.open().map(Question::of));
+    let answers = |values: &[Value]| {
+        let mut asked: Values = questions
+            .iter()
+            .map(|question| question.key().to_owned())
+            .zip(values.iter().cloned())
+            .collect();
+        let name = match (&name, asked.shift_remove(NAME)) {
+            (Some(name), _) => name.clone(),
+            (None, Some(text)) => Name::parse(&text.to_string())?,
+            (None, None) => return Err(no_name()),
+        };
+        order.answers(name, asked)
     };
-    let written = project::write(&rendered, &path, options)?;
+    let mut plain;
+    let asker: &mut dyn Ask = if terminal::is_dumb() {
+        plain = Plain::new(io::stdin().lock(), io::stderr());
+        &mut plain
+    } else {
+        &mut prompt::Terminal
+    };
+    let made = wizard::run(&questions, asker, |values| {
+        summary::summary(order, &answers(values)?)
+    })?;
+    made.map(|values| answers(&values)).transpose()
+}
+
+/// Refuses, as it is typed, every name that could not be made in the end.
+fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
+    let path = order.args.path.as_deref().and_then(Path::file_name);
+    let path = path.and_then(OsStr::to_str);
+    let proposed = path
+        .or(order.example.map(Example::name))
+        .unwrap_or(PROPOSED);
+    // Its dependencies are those of the answers so far.
+    let any = order.answers(Name::parse(PROPOSED)?, Values::new())?;
+    let rendered = order.render(&any)?;
+    let manifest = rendered.get("Cargo.toml").unwrap_or_default();
+    let manifest = String::from_utf8_lossy(manifest).into_owned();
+    let check = move |text: &str| {
+        let name = Name::parse(text)?;
+        name.check_dependencies(&manifest)?;
+        order.check_folder(&order.folder(&name))
+    };
+    let default = check(proposed).is_ok().then(|| proposed.to_owned());
+    Ok(Question::text(
+        NAME,
+        "What is the project called?",
+        default,
+        check,
+    ))
+}
+
+fn no_name() -> Error {
+    Error::input("the project has no name")
+        .help("write `kiln new NAME`; only on a terminal, and without `--yes`, is it asked")
+}
+
+fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
+    let path = order.folder(answers.name());
+    let rendered = order.render(answers)?;
+    let written = project::write(&rendered, &path, order.write_options())?;
     for warning in &written.warnings {
         eprintln!("warning: {warning}");
     }
-    super::print(&report(&answers, example.as_ref(), &path, &written))?;
-    super::print(&next_steps(example.as_ref(), &rendered, &path, args.train))?;
-    if args.train {
+    super::print(&report(answers, order.example, &path, &written))?;
+    let train_now = order.args.train;
+    super::print(&next_steps(order.example, &rendered, &path, train_now))?;
+    if train_now {
         return train(&path);
     }
     Ok(ExitCode::SUCCESS)
@@ -101,13 +262,6 @@ fn refuse_answers(example: &Example, given: &Values, train: bool) -> Result<()> 
         ))
         .help("leave it out here, and give it when you make projects of that template")),
     }
-}
-
-fn ask(template: &Template, name: Name, mut values: Values, defaults: bool) -> Result<Answers> {
-    if !defaults && prompt::is_interactive() {
-        prompt::fill(template, &mut values, &mut prompt::Terminal)?;
-    }
-    Answers::complete(template, name, values)
 }
 
 /// What was written, and the options.
@@ -152,29 +306,34 @@ fn report(answers: &Answers, example: Option<&Example>, path: &Path, written: &W
             example.description()
         );
     }
-    let width = answers.values().map(|(key, _)| key.len()).max();
-    if width.is_some() && !example.is_some_and(Example::is_template) {
+    let options = options_table(answers, example);
+    if !options.is_empty() {
+        let _ = writeln!(text, "{options}");
+    }
+    text
+}
+
+/// A line for each option; none where a template is made.
+pub(super) fn options_table(answers: &Answers, example: Option<&Example>) -> String {
+    let mut text = String::new();
+    if !example.is_some_and(Example::is_template) {
+        let width = answers.values().map(|(key, _)| key.len()).max();
         for (key, value) in answers.values() {
             let _ = writeln!(text, "  {key:width$}  {value}", width = width.unwrap_or(0));
         }
-        text.push('\n');
     }
     text
 }
 
 /// What to run next.
-fn next_steps(
+pub(super) fn next_steps(
     example: Option<&Example>,
     rendered: &Rendered<'_>,
     path: &Path,
     train: bool,
 ) -> String {
     let path = path.display().to_string();
-    let quoted = if path.contains(|c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '$')) {
-        format!("'{}'", path.replace('\'', r"'\''"))
-    } else {
-        path
-    };
+    let quoted = quote(&path);
     if train {
         return format!("Training it: cargo run --release, in {quoted}\n");
     }

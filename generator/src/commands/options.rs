@@ -1,7 +1,6 @@
 //! `kiln options`: what a template asks, and what each answer changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -9,10 +8,12 @@ use std::{
 
 use clap::Args;
 
+use super::diff::{Change, changes};
 use crate::{
     error::Result,
     name::Name,
     option::{Answers, OptionKind, TemplateOption, Value, Values},
+    record::RECORD_FILE,
     render::{Rendered, render},
     template::Template,
 };
@@ -129,19 +130,17 @@ fn mark(default: bool) -> &'static str {
 }
 
 fn write_changes(text: &mut String, before: &Rendered<'_>, after: &Rendered<'_>) {
-    let old: BTreeMap<&Path, _> = before.files.iter().map(|f| (&*f.path, f)).collect();
-    let new: BTreeMap<&Path, _> = after.files.iter().map(|f| (&*f.path, f)).collect();
-    let all: BTreeSet<_> = old.keys().chain(new.keys()).collect();
     let mut any = false;
-    for path in all {
-        let verb = match (old.get(*path), new.get(*path)) {
-            (Some(_), None) => "removes",
-            (None, Some(_)) => "adds",
-            (Some(old), Some(new)) if old != new => "changes",
-            _ => continue,
+    let changes = changes(before, after).into_iter();
+    // Every answer is recorded, which says nothing of it.
+    for change in changes.filter(|change| change.path() != Path::new(RECORD_FILE)) {
+        let verb = match change {
+            Change::Added(_) => "adds",
+            Change::Removed(_) => "removes",
+            Change::Changed(..) => "changes",
         };
         any = true;
-        let _ = writeln!(text, "    {verb} {}", path.display());
+        let _ = writeln!(text, "    {verb} {}", change.path().display());
     }
     if !any {
         text.push_str("    changes nothing\n");

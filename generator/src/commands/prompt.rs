@@ -1,136 +1,290 @@
-//! Asking for the options that were not given.
+//! Questions on a terminal that can move its cursor.
 
-use std::io::{self, IsTerminal};
-
-use crate::{
-    error::{Error, Result},
-    option::{Choice, OptionKind, TemplateOption, Value},
-    template::Template,
+use std::{
+    cell::RefCell,
+    fmt,
+    io::{self, Write},
+    rc::Rc,
 };
 
-use crate::option::Values;
+use inquire::{
+    Autocomplete, CustomUserError, InquireError, MultiSelect, Select, Text,
+    autocompletion::Replacement,
+    ui::{Attributes, Color, RenderConfig, StyleSheet, Styled},
+    validator::Validation,
+};
 
-/// Whoever answers the questions.
-pub(crate) trait Ask {
-    /// Asks for the value of one option.
-    fn ask(&mut self, option: &TemplateOption) -> Result<Value>;
-}
+use super::wizard::{Ask, Question, Reply, Turn};
+use crate::{
+    error::{Error, Result},
+    option::{Choice, OptionKind, Value},
+};
 
-/// Whether there is somebody to ask.
-pub(crate) fn is_interactive() -> bool {
-    io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal()
-}
-
-/// Asks, in the order of the template, for every option without a value.
-pub(crate) fn fill(template: &Template, values: &mut Values, asker: &mut impl Ask) -> Result<()> {
-    for option in template.options() {
-        if !values.contains_key(&option.name) {
-            values.insert(option.name.clone(), asker.ask(option)?);
-        }
+/// What is wrong with an answer, with the way out.
+pub(crate) fn refusal(error: &Error) -> String {
+    match miette::Diagnostic::help(error) {
+        Some(help) => format!("{error}: {help}"),
+        None => error.to_string(),
     }
-    Ok(())
 }
 
 /// Asks on the terminal.
 pub(crate) struct Terminal;
 
 impl Ask for Terminal {
-    fn ask(&mut self, option: &TemplateOption) -> Result<Value> {
-        match &option.kind {
-            OptionKind::Text { .. } => ask_text(option),
-            OptionKind::Choice(choices) => ask_choice(option, choices),
-            OptionKind::Flag => ask_flag(option),
-            OptionKind::List(choices) => ask_list(option, choices),
+    fn ask(&mut self, turn: Turn<'_>) -> Result<Reply> {
+        let answer = match turn.question.kind() {
+            OptionKind::Text { .. } => ask_text(turn),
+            OptionKind::Choice(choices) => ask_choice(turn, choices),
+            OptionKind::Flag => ask_choice(turn, &flags()),
+            OptionKind::List(choices) => ask_list(turn, choices),
+        };
+        match answer {
+            Ok(text) => Ok(Reply::Answer(turn.question.read(&text)?)),
+            Err(InquireError::OperationCanceled) => Ok(Reply::Back),
+            Err(InquireError::OperationInterrupted) => Ok(Reply::Cancel),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn show(&mut self, text: &str) -> Result<()> {
+        let mut terminal = io::stderr().lock();
+        terminal
+            .write_all(text.as_bytes())
+            .map_err(|cause| failed(&InquireError::IO(cause)))
+    }
+}
+
+fn ask_text(turn: Turn<'_>) -> std::result::Result<String, InquireError> {
+    let live = Live {
+        question: turn.question,
+        default: turn.question.default().map(ToString::to_string),
+        refusal: Rc::default(),
+    };
+    let validator = live.clone();
+    let hint = hint(turn, "enter accepts");
+    let default = turn.question.default().map(ToString::to_string);
+    let placeholder = default.as_ref().map(|default| format!("({default})"));
+    let before = turn.before.map(ToString::to_string);
+    let formatter = |text: &str| live.answer(text).to_owned();
+    let text = Text {
+        placeholder: placeholder.as_deref(),
+        initial_value: before.as_deref().filter(|_| before != default),
+        ..Text::new(turn.question.prompt())
+    };
+    let text = text
+        .with_help_message(&hint)
+        .with_render_config(text_theme())
+        .with_autocomplete(live.clone())
+        .with_validator(move |text: &str| Ok(validator.validate(text)))
+        .with_formatter(&formatter)
+        .prompt()?;
+    Ok(live.answer(&text).to_owned())
+}
+
+/// Says at each key what is wrong with the text so far, in the place of suggestions.
+#[derive(Clone)]
+struct Live<'q> {
+    question: &'q Question<'q>,
+    default: Option<String>,
+    refusal: Rc<RefCell<Option<String>>>,
+}
+
+impl Live<'_> {
+    /// What a text stands for: the empty one for the default, where there is one.
+    fn answer<'t>(&'t self, text: &'t str) -> &'t str {
+        match &self.default {
+            Some(default) if text.is_empty() => default,
+            _ => text,
+        }
+    }
+
+    fn validate(&self, text: &str) -> Validation {
+        // What is shown below the text can be chosen like a suggestion, and is no answer.
+        if self.refusal.borrow().is_some() {
+            return Validation::Invalid("a text is accepted when nothing is wrong with it".into());
+        }
+        match self.question.read(self.answer(text)) {
+            Ok(_) => Validation::Valid,
+            Err(error) => Validation::Invalid(refusal(&error).into()),
         }
     }
 }
 
-fn ask_text(option: &TemplateOption) -> Result<Value> {
-    let rule = option.clone();
-    let mut input = cliclack::input(&option.prompt)
-        .required(false)
-        .validate(move |text: &String| rule.parse(text).map(drop).map_err(|e| refusal(&e)));
-    if let Some(default) = &option.default {
-        input = input.default_input(&default.to_string());
+impl Autocomplete for Live<'_> {
+    fn get_suggestions(&mut self, text: &str) -> std::result::Result<Vec<String>, CustomUserError> {
+        // An empty text is one that is still to come.
+        let error = (!text.is_empty()).then(|| self.question.read(text).err());
+        let shown = error.flatten().map(|error| refusal(&error));
+        self.refusal.replace(shown.clone());
+        Ok(shown.into_iter().collect())
     }
-    let text: String = input.interact().map_err(failed)?;
-    option.parse(&text)
+
+    fn get_completion(
+        &mut self,
+        _: &str,
+        _: Option<String>,
+    ) -> std::result::Result<Replacement, CustomUserError> {
+        Ok(Replacement::None)
+    }
 }
 
-/// What is wrong with an answer, with the way out.
-fn refusal(error: &Error) -> String {
-    match error.way_out() {
-        Some(help) => format!("{error}: {help}"),
-        None => error.to_string(),
+/// A choice in a list.
+struct Item<'c> {
+    choice: &'c Choice,
+    is_default: bool,
+}
+
+impl fmt::Display for Item<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_default { " (default)" } else { "" };
+        write!(f, "{}{mark}", self.choice.label)
     }
 }
 
-fn ask_choice(option: &TemplateOption, choices: &[Choice]) -> Result<Value> {
-    let mut select = cliclack::select(&option.prompt);
-    for choice in choices {
-        select = select.item(choice.value.clone(), &choice.label, "");
-    }
-    if let Some(Value::Text(default)) = &option.default {
-        select = select.initial_value(default.clone());
-    }
-    Ok(Value::Text(select.interact().map_err(failed)?))
+fn flags() -> Vec<Choice> {
+    [("true", "yes"), ("false", "no")]
+        .map(|(value, label)| Choice {
+            value: value.to_owned(),
+            label: label.to_owned(),
+        })
+        .to_vec()
 }
 
-fn ask_flag(option: &TemplateOption) -> Result<Value> {
-    let initial = option.default == Some(Value::Flag(true));
-    let answer = cliclack::confirm(&option.prompt)
-        .initial_value(initial)
-        .interact();
-    Ok(Value::Flag(answer.map_err(failed)?))
+fn ask_choice(turn: Turn<'_>, choices: &[Choice]) -> std::result::Result<String, InquireError> {
+    let is = |value: Option<&Value>, choice: &Choice| {
+        value.is_some_and(|value| value.to_string() == choice.value)
+    };
+    let start = choices.iter().position(|c| is(turn.fallback(), c));
+    let items = choices.iter().map(|choice| Item {
+        choice,
+        // What is no option has no default, but a first choice.
+        is_default: turn.step.is_some() && is(turn.question.default(), choice),
+    });
+    let hint = hint(turn, "↑↓ choose, enter accepts");
+    let chosen = Select::new(turn.question.prompt(), items.collect())
+        .with_starting_cursor(start.unwrap_or(0))
+        .with_vim_mode(true)
+        .without_filtering()
+        .with_formatter(&|item| item.value.choice.label.clone())
+        .with_help_message(&hint)
+        .with_render_config(theme())
+        .prompt()?;
+    Ok(chosen.choice.value.clone())
 }
 
-fn ask_list(option: &TemplateOption, choices: &[Choice]) -> Result<Value> {
-    let mut select = cliclack::multiselect(&option.prompt).required(false);
-    for choice in choices {
-        select = select.item(choice.value.clone(), &choice.label, "");
-    }
-    if let Some(Value::List(default)) = &option.default {
-        select = select.initial_values(default.clone());
-    }
-    Ok(Value::List(select.interact().map_err(failed)?))
+fn ask_list(turn: Turn<'_>, choices: &[Choice]) -> std::result::Result<String, InquireError> {
+    let items = choices.iter().map(|choice| Item {
+        choice,
+        is_default: false,
+    });
+    let on = |choice: &Choice| match turn.fallback() {
+        Some(Value::List(list)) => list.contains(&choice.value),
+        _ => false,
+    };
+    let start: Vec<usize> = (0..choices.len()).filter(|at| on(&choices[*at])).collect();
+    let hint = hint(turn, "↑↓ move, space marks, enter accepts");
+    let chosen = MultiSelect::new(turn.question.prompt(), items.collect())
+        .with_default(&start)
+        .with_vim_mode(true)
+        .without_filtering()
+        .with_help_message(&hint)
+        .with_render_config(theme())
+        .prompt()?;
+    let values: Vec<&str> = chosen.iter().map(|item| &*item.choice.value).collect();
+    Ok(values.join(","))
 }
 
-fn failed(error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::Interrupted => Error::cancelled(),
-        _ => Error::system(format!("cannot ask on the terminal: {error}"))
-            .help("add `--yes` to take the defaults"),
+/// The keys, and which question it is.
+fn hint(turn: Turn<'_>, keys: &str) -> String {
+    let back = if turn.first { "" } else { "esc goes back, " };
+    let cancel = if turn.first { "esc" } else { "ctrl-c" };
+    let step = match turn.step {
+        Some((at, of)) => format!("{at} of {of}: "),
+        None => String::new(),
+    };
+    format!("{step}{keys}, {back}{cancel} cancels")
+}
+
+/// The colours, which crossterm leaves out where `NO_COLOR` says so.
+fn theme() -> RenderConfig<'static> {
+    let theme = RenderConfig::default_colored();
+    let back = Styled::new("(back)").with_style_sheet(theme.placeholder);
+    RenderConfig {
+        prompt: theme.prompt.with_attr(Attributes::BOLD),
+        help_message: theme.placeholder,
+        ..theme.with_canceled_prompt_indicator(back)
     }
+}
+
+/// The same, with suggestions as what they are here: what is wrong.
+fn text_theme() -> RenderConfig<'static> {
+    let style = StyleSheet::empty().with_fg(Color::LightRed);
+    let prefix = Styled::new("✗").with_style_sheet(style);
+    RenderConfig {
+        highlighted_option_prefix: prefix,
+        unhighlighted_option_prefix: prefix,
+        option: style,
+        selected_option: Some(style),
+        ..theme()
+    }
+}
+
+fn failed(error: &InquireError) -> Error {
+    Error::system(format!("cannot ask on the terminal: {error}"))
+        .help("add `--yes` to take the defaults")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Script {
-        asked: Vec<String>,
-    }
-
-    impl Ask for Script {
-        fn ask(&mut self, option: &TemplateOption) -> Result<Value> {
-            self.asked.push(option.name.clone());
-            Ok(option.values().remove(0))
+    fn live<'q>(question: &'q Question<'q>, default: Option<&str>) -> Live<'q> {
+        Live {
+            question,
+            default: default.map(str::to_owned),
+            refusal: Rc::default(),
         }
     }
 
+    fn not_bad() -> Question<'static> {
+        Question::text("key", "What?", None, |text| match text {
+            "bad" => Err(Error::input("this is bad").help("say good")),
+            _ => Ok(()),
+        })
+    }
+
     #[test]
-    fn asks_in_the_templates_order_for_what_was_not_given() {
-        let template = Template::embedded().unwrap();
-        let mut names: Vec<_> = template.options().iter().map(|o| o.name.clone()).collect();
-        let given = names.remove(1);
-        let mut values = Values::new();
-        values.insert(
-            given.clone(),
-            template.option(&given).unwrap().values().remove(0),
+    fn says_at_each_key_what_is_wrong() {
+        let question = not_bad();
+        let mut live = live(&question, None);
+        assert_eq!(live.get_suggestions("ba").unwrap(), [""; 0]);
+        assert_eq!(
+            live.get_suggestions("bad").unwrap(),
+            ["this is bad: say good"]
         );
-        let mut script = Script { asked: Vec::new() };
-        fill(&template, &mut values, &mut script).unwrap();
-        assert_eq!(script.asked, names);
-        assert_eq!(values.len(), template.options().len());
+        assert_eq!(live.get_suggestions("").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_can_be_no_answer() {
+        let question = not_bad();
+        let mut live = live(&question, None);
+        let said = live.get_suggestions("bad").unwrap().remove(0);
+        assert!(question.read(&said).is_ok(), "it would be one");
+        assert!(matches!(live.validate(&said), Validation::Invalid(_)));
+        assert_eq!(live.get_completion("bad", Some(said)).unwrap(), None);
+        live.get_suggestions("good").unwrap();
+        assert!(matches!(live.validate("good"), Validation::Valid));
+    }
+
+    #[test]
+    fn an_empty_text_is_the_default() {
+        let question = not_bad();
+        assert_eq!(live(&question, Some("it")).answer(""), "it");
+        assert_eq!(live(&question, Some("it")).answer("a"), "a");
+        assert_eq!(live(&question, None).answer(""), "");
+        let bad = live(&question, Some("bad"));
+        assert!(matches!(bad.validate(""), Validation::Invalid(_)));
     }
 }

@@ -1,0 +1,39 @@
+//! What is known about the terminal that Kiln runs in.
+
+use std::{
+    env,
+    ffi::OsStr,
+    io::{self, IsTerminal},
+};
+
+/// Whether there is somebody to ask.
+pub(crate) fn is_interactive() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Whether the terminal cannot move its cursor, as git decides it: `TERM` is `dumb`, or, where
+/// terminals set it, missing.
+pub(crate) fn is_dumb() -> bool {
+    is_dumb_term(env::var_os("TERM").as_deref())
+}
+
+fn is_dumb_term(term: Option<&OsStr>) -> bool {
+    match term {
+        Some(term) if !term.is_empty() => term == "dumb",
+        // Windows has no such variable.
+        _ => cfg!(unix),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_dumb_that_says_so_or_nothing() {
+        assert!(is_dumb_term(Some(OsStr::new("dumb"))));
+        assert!(!is_dumb_term(Some(OsStr::new("xterm-256color"))));
+        assert_eq!(is_dumb_term(None), cfg!(unix));
+        assert_eq!(is_dumb_term(Some(OsStr::new(""))), cfg!(unix));
+    }
+}
