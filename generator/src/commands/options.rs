@@ -131,7 +131,7 @@ fn mark(default: bool) -> &'static str {
 
 fn write_changes(text: &mut String, before: &Rendered<'_>, after: &Rendered<'_>) {
     let mut any = false;
-    let changes = changes(before, after).into_iter();
+    let changes = changes(before, after);
     // Every answer is recorded, which says nothing of it.
     for change in changes.filter(|change| change.path() != Path::new(RECORD_FILE)) {
         let verb = match change {
