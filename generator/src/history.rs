@@ -40,14 +40,17 @@ impl Release {
     }
 
     /// The release whose template has this [hash](Self::hash) and whose example, if one is named, has
-    /// that hash; this version comes first.
-    pub fn find(hash: &str, example: Option<(&str, &str)>) -> Option<Self> {
+    /// that hash. Of several, as a template can stay the same, that of this version is taken.
+    pub fn find(version: &str, hash: &str, example: Option<(&str, &str)>) -> Option<Self> {
         let all = [Self::current()].into_iter();
-        let mut all = all.chain(Self::history().iter().rev().copied());
-        all.find(|release| {
+        let all = all.chain(Self::history().iter().rev().copied());
+        let fits = all.filter(|release| {
             let fits = |(name, hash): (&str, &str)| release.example_hash(name) == hash;
             release.hash() == hash && example.is_none_or(fits)
-        })
+        });
+        let fits: Vec<_> = fits.collect();
+        let of_version = fits.iter().find(|release| release.version == version);
+        of_version.or(fits.first()).copied()
     }
 
     /// Its version.

@@ -125,7 +125,7 @@ impl Record {
     pub fn release(&self) -> Result<Release> {
         let example = self.example.as_ref();
         let example = example.map(|(name, hash)| (name.as_str(), hash.as_str()));
-        Release::find(&self.template, example).ok_or_else(|| {
+        Release::find(&self.kiln, &self.template, example).ok_or_else(|| {
             let message = format!(
                 "Kiln {} does not know the template `{}` that this project was made from",
                 env!("CARGO_PKG_VERSION"),

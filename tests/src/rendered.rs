@@ -9,6 +9,7 @@ use std::{
 
 use kiln::{
     example::{Example, render_example},
+    history::Release,
     name::Name,
     option::Answers,
     template::Template,
@@ -72,6 +73,17 @@ impl Project {
     /// The template does not render.
     pub fn of_template(folder: &Path) -> Self {
         let template = Template::from_folder(folder).expect("a template");
+        let name = Name::parse(NAME).expect("a valid name");
+        let answers = Answers::defaults(&template, name).expect("defaults");
+        Self::render(&template, &answers, None)
+    }
+
+    /// Renders a project as a release of Kiln did, with the defaults of then.
+    ///
+    /// # Panics
+    /// The template does not render.
+    pub fn of_release(release: &Release) -> Self {
+        let template = release.template().expect("a template");
         let name = Name::parse(NAME).expect("a valid name");
         let answers = Answers::defaults(&template, name).expect("defaults");
         Self::render(&template, &answers, None)

@@ -1,7 +1,7 @@
 //! The TODO sites are enough to make another task of a rendered crate, and its contract tests hold
 //! for that task, too.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use kiln::todo;
 use kiln_tests::{
@@ -57,6 +57,29 @@ fn fill_in(project: &Project) {
         fs::copy(from, project.path().join("src").join(file)).unwrap();
     }
     fs::write(project.path().join("data/table.csv"), table(1_000)).unwrap();
+}
+
+/// `kiln add` merges into what its user wrote.
+#[test]
+fn options_are_added_to_another_task() {
+    let project = Project::with_answers(&[("tensorboard", "no")]);
+    fill_in(&project);
+    let output = Command::new(env!("CARGO_BIN_EXE_kiln_command"))
+        .args(["add", "slurm", "ci", "tensorboard", "--allow-dirty"])
+        .current_dir(project.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(project.path().join("launch/slurm.sh").exists());
+    assert!(project.path().join(".github/workflows").exists());
+    project.cargo(&["test", "--test", "contract"]);
+    project.cargo(&["run", "--release", "--", "--epochs", "1"]);
+    let runs = fs::read_dir(project.path().join("runs")).unwrap().flatten();
+    let files = runs.filter(|entry| {
+        let name = entry.file_name();
+        name.to_string_lossy().contains("tfevents") || entry.path().join("train").is_dir()
+    });
+    assert!(files.count() > 0, "no event files");
 }
 
 #[test]
