@@ -40,29 +40,29 @@ pub struct Cli {
 enum Command {
     /// Make a project.
     New(NewArgs),
-    /// Show what options change in a project, before it is made.
-    Diff(commands::diff::DiffArgs),
     /// List the worked examples that `new --example` makes.
     Examples,
     /// List the options, their values and what each changes.
     Options(OptionsArgs),
+    /// Show what options change in a project, before it is made.
+    Diff(commands::diff::DiffArgs),
     /// List what is left to change in a project for your own task.
     Todos(TodosArgs),
-    /// Bring later improvements of the template into a project; your changes stay.
-    Update(UpdateArgs),
-    /// Bring into a project what was not chosen when it was made.
-    Add(AddArgs),
     /// Tell all about a site to change, with a worked answer.
     Explain(commands::explain::ExplainArgs),
+    /// Check that a project builds, keeps its contracts, trains and resumes.
+    #[command(long_about = commands::check::WHAT)]
+    Check(commands::check::CheckArgs),
+    /// Bring into a project what was not chosen when it was made.
+    Add(AddArgs),
+    /// Bring later improvements of the template into a project; your changes stay.
+    Update(UpdateArgs),
+    /// Say what this machine has for building and training, and what lacks.
+    Doctor(commands::doctor::DoctorArgs),
     /// Write a script that completes the command line in a shell.
     Completions(commands::completions::CompletionsArgs),
     /// Write the manual, as pages for `man`.
     Man(commands::man::ManArgs),
-    /// Check that a project builds, keeps its contracts, trains and resumes.
-    #[command(long_about = commands::check::WHAT)]
-    Check(commands::check::CheckArgs),
-    /// Say what this machine has for building and training, and what lacks.
-    Doctor(commands::doctor::DoctorArgs),
 }
 
 /// The arguments of `kiln new`.

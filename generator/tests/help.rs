@@ -18,17 +18,17 @@ Usage: kiln <COMMAND>
 
 Commands:
   new          Make a project
-  diff         Show what options change in a project, before it is made
   examples     List the worked examples that `new --example` makes
   options      List the options, their values and what each changes
+  diff         Show what options change in a project, before it is made
   todos        List what is left to change in a project for your own task
-  update       Bring later improvements of the template into a project; your changes stay
-  add          Bring into a project what was not chosen when it was made
   explain      Tell all about a site to change, with a worked answer
+  check        Check that a project builds, keeps its contracts, trains and resumes
+  add          Bring into a project what was not chosen when it was made
+  update       Bring later improvements of the template into a project; your changes stay
+  doctor       Say what this machine has for building and training, and what lacks
   completions  Write a script that completes the command line in a shell
   man          Write the manual, as pages for `man`
-  check        Check that a project builds, keeps its contracts, trains and resumes
-  doctor       Say what this machine has for building and training, and what lacks
   help         Print this message or the help of the given subcommand(s)
 
 Options:
@@ -173,17 +173,17 @@ Usage: kiln <COMMAND>
 
 Commands:
   new          Make a project
-  diff         Show what options change in a project, before it is made
   examples     List the worked examples that `new --example` makes
   options      List the options, their values and what each changes
+  diff         Show what options change in a project, before it is made
   todos        List what is left to change in a project for your own task
-  update       Bring later improvements of the template into a project; your changes stay
-  add          Bring into a project what was not chosen when it was made
   explain      Tell all about a site to change, with a worked answer
+  check        Check that a project builds, keeps its contracts, trains and resumes
+  add          Bring into a project what was not chosen when it was made
+  update       Bring later improvements of the template into a project; your changes stay
+  doctor       Say what this machine has for building and training, and what lacks
   completions  Write a script that completes the command line in a shell
   man          Write the manual, as pages for `man`
-  check        Check that a project builds, keeps its contracts, trains and resumes
-  doctor       Say what this machine has for building and training, and what lacks
   help         Print this message or the help of the given subcommand(s)
 
 Options:
