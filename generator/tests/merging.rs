@@ -201,10 +201,10 @@ proptest! {
         let (files, after) = merged(base, &new, &mine);
         for (path, text) in &mine {
             let was = counts(base.get(path).map_or("", String::as_str));
-            let is = after.get(path).map_or("", String::as_str);
+            let is = counts(after.get(path).map_or("", String::as_str));
             for (line, count) in counts(text) {
                 let own = count.saturating_sub(was.get(line).copied().unwrap_or(0));
-                let left = counts(is).get(line).copied().unwrap_or(0);
+                let left = is.get(line).copied().unwrap_or(0);
                 prop_assert!(left >= own, "{line:?} of {}", path.display());
             }
         }
