@@ -104,7 +104,7 @@ impl Example {
         })
     }
 
-    fn parse(
+    pub(crate) fn parse(
         template: &Template,
         name: &str,
         place: &str,

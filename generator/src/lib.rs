@@ -17,6 +17,8 @@ pub mod error;
 pub mod example;
 pub mod explain;
 mod filters;
+#[cfg(test)]
+mod fuzz;
 pub mod history;
 pub mod merge;
 pub mod name;

@@ -1,0 +1,335 @@
+//! Texts of users and of templates, broken at random: no panic, whatever they are.
+//! `KILN_FUZZ_CASES` sets how many there are of each kind, and `KILN_FUZZ_SEED` which.
+
+use std::{
+    env,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Component,
+};
+
+use crate::{
+    config::Config,
+    embedded::{EXAMPLES, TEMPLATE},
+    error::Error,
+    example::Example,
+    merge::{Labels, merge_texts},
+    name::Name,
+    option::Answers,
+    record::{RECORD_FILE, Record},
+    render::render,
+    template::{CONFIG_FILE, Template},
+    todo::{SITES_FILE, Scan, parse_sites, scan_text, without_marker},
+    values,
+};
+
+/// Cases of each kind in a usual run.
+const CASES: u64 = 3_000;
+
+/// What texts of Kiln are made of.
+const PIECES: &[&str] = &[
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "-%}",
+    "{{-",
+    "raw",
+    "endraw",
+    "if ",
+    "endif",
+    "| ",
+    "\"",
+    "'",
+    "\"\"\"",
+    "[",
+    "]",
+    "[[",
+    "]]",
+    "{",
+    "}",
+    "=",
+    ",",
+    ".",
+    "\n",
+    "\r\n",
+    "\t",
+    "\\",
+    "\\u{110000}",
+    "#",
+    "//",
+    "<!--",
+    "-->",
+    "TODO(",
+    ")",
+    ": ",
+    "    ",
+    "é",
+    "\u{feff}",
+    "\u{0}",
+    "\u{202e}",
+    "💥",
+    "0",
+    "-1",
+    "1e999",
+    "true",
+    "../",
+    "/",
+    "C:\\",
+    "con",
+    "template",
+    "options",
+    "name",
+    "include",
+    "ignore",
+    "<<<<<<< yours",
+    "=======",
+    ">>>>>>> new",
+    "^",
+    "$",
+    "(",
+    "*",
+    "+",
+    "{9999999}",
+    "\\p{",
+];
+
+/// A sequence of numbers that is the same every time: xorshift64*, Vigna 2016.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end.max(1) as u64).expect("it is below a usize")
+    }
+
+    /// A place between two characters.
+    fn place(&mut self, text: &str) -> usize {
+        let mut at = self.below(text.len() + 1);
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    }
+
+    /// A text like this one, but for a few changes.
+    fn broken(&mut self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for _ in 0..=self.below(6) {
+            let (a, b) = (self.place(&text), self.place(&text));
+            let (from, to) = (a.min(b), a.max(b).min(a.min(b) + 40));
+            let to = (to..=text.len())
+                .find(|at| text.is_char_boundary(*at))
+                .unwrap_or(from);
+            match self.below(4) {
+                0 => text.replace_range(from..to, ""),
+                1 => text.replace_range(from..to, PIECES[self.below(PIECES.len())]),
+                2 => text.insert_str(from, PIECES[self.below(PIECES.len())]),
+                _ => {
+                    let part = text[from..to].to_owned();
+                    let at = self.place(&text);
+                    text.insert_str(at, &part);
+                }
+            }
+        }
+        text
+    }
+}
+
+/// Feeds broken texts to `read`, each of which starts as one of `seeds`.
+fn fuzz(what: &str, seeds: &[&str], read: impl Fn(&str, &mut Numbers)) {
+    let number = |name: &str, default: u64| {
+        let value = env::var(name).ok().and_then(|value| value.parse().ok());
+        value.unwrap_or(default)
+    };
+    let cases = number("KILN_FUZZ_CASES", CASES);
+    let mut numbers = Numbers(number("KILN_FUZZ_SEED", 1) | 1 << 40);
+    for case in 0..cases {
+        let seed = seeds[numbers.below(seeds.len())];
+        let text = numbers.broken(seed);
+        let state = numbers.0;
+        let read = AssertUnwindSafe(|| read(&text, &mut Numbers(state)));
+        assert!(catch_unwind(read).is_ok(), "{what}, case {case}:\n{text}");
+    }
+}
+
+fn embedded(path: &str) -> &'static str {
+    let file = TEMPLATE.iter().find(|(name, ..)| *name == path);
+    str::from_utf8(file.unwrap().1).unwrap()
+}
+
+/// An error can be drawn, and its place lies in the text.
+fn is_drawn(error: &Error, text: &str) {
+    assert!(!error.draw(false).is_empty());
+    if let Some((_, line, column)) = error.place() {
+        assert!(
+            line <= text.lines().count() + 1 && column >= 1,
+            "{error} at {line}:{column}"
+        );
+    }
+}
+
+#[test]
+fn configurations() {
+    fuzz(
+        "cargo-generate.toml",
+        &[embedded(CONFIG_FILE)],
+        |text, _| {
+            let config = Config::parse("t", text).and_then(|config| config.check_regexes());
+            if let Err(error) = config {
+                is_drawn(&error, text);
+            }
+        },
+    );
+}
+
+#[test]
+fn values_files() {
+    let template = Template::embedded().unwrap();
+    let seeds = [
+        "[values]\nstrategy = \"mirrored\"\nhardware = \"cuda\"\n",
+        "ci = 'none'\ndescription = \"é\"\ntensorboard = true\n",
+    ];
+    fuzz("a values file", &seeds, |text, _| {
+        if let Err(error) = values::parse_file(&template, "v", text) {
+            is_drawn(&error, text);
+        }
+    });
+}
+
+#[test]
+fn records() {
+    let template = Template::embedded().unwrap();
+    let answers = Answers::defaults(&template, Name::parse("a").unwrap()).unwrap();
+    let rendered = render(&template, &answers).unwrap();
+    let record = str::from_utf8(rendered.get(RECORD_FILE).unwrap()).unwrap();
+    let example = record.replace(
+        "name =",
+        "example = { name = \"callbacks\", hash = \"a\" }\nname =",
+    );
+    fuzz("a record", &[record, &example], |text, _| {
+        let read = Record::parse(RECORD_FILE, text).and_then(|record| {
+            record.values_that_fit(&template)?;
+            record.values(&template)
+        });
+        if let Err(error) = read {
+            is_drawn(&error, text);
+        }
+    });
+}
+
+#[test]
+fn answers_of_examples() {
+    let template = Template::embedded().unwrap();
+    let answers = EXAMPLES
+        .iter()
+        .filter(|(path, ..)| path.ends_with("/answers.toml"));
+    let seeds: Vec<_> = answers
+        .map(|(_, bytes, _)| str::from_utf8(bytes).unwrap())
+        .collect();
+    fuzz("answers.toml", &seeds, |text, _| {
+        if let Err(error) = Example::parse(&template, "e", "answers.toml", text, Vec::new()) {
+            is_drawn(&error, text);
+        }
+    });
+}
+
+#[test]
+fn lists_of_sites() {
+    fuzz("todos.toml", &[embedded(SITES_FILE)], |text, _| {
+        if let Err(error) = parse_sites(SITES_FILE, text) {
+            is_drawn(&error, text);
+        }
+    });
+}
+
+#[test]
+fn markers() {
+    let seeds = [
+        embedded("src/loss.rs"),
+        embedded("src/metric.rs"),
+        embedded("Cargo.toml.liquid"),
+    ];
+    fuzz("markers", &seeds, |text, numbers| {
+        let file = ["a.rs", "a.toml", "a.md", "a.sql", "a"][numbers.below(5)];
+        let mut scan = Scan::default();
+        scan_text(file, text, &mut scan);
+        for todo in &scan.todos {
+            assert!(text.lines().nth(todo.line - 1).unwrap().contains(&todo.id));
+            // What is removed is lines, and no others change.
+            let without = without_marker(file, text, &todo.id).unwrap();
+            assert!(without.len() < text.len());
+        }
+    });
+}
+
+/// Also the names of files: none leads out of the project.
+#[test]
+fn liquid() {
+    const CONFIG: &str = "[template]\nfmt = false\n[placeholders]\ntext = { prompt = \"?\" }\n";
+    let seeds = [
+        embedded("src/strategy.rs.liquid"),
+        "{% if text == \"a\" %}{{text}}{% endif %}\n",
+    ];
+    let leak = |text: &str| &*Box::leak(text.to_owned().into_boxed_str());
+    fuzz("Liquid", &seeds, |text, numbers| {
+        // The file is leaked, as the embedded ones live for ever: a short part of it will do.
+        let end = (0..=text.len().min(200))
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
+        let text = leak(&text[..end.unwrap()]);
+        let name = numbers
+            .broken("a/{{text}}/{{project-name}}.txt")
+            .replace(['\0', '\n'], "");
+        let path = leak(&name);
+        let files: &'static [_] = Box::leak(Box::new([
+            (CONFIG_FILE, CONFIG.as_bytes(), false),
+            (path, text.as_bytes(), false),
+        ]));
+        let value = numbers.broken("../a");
+        let rendered = Template::from_files("t", files).and_then(|template| {
+            let name = Name::parse("a")?;
+            let values = [("text".to_owned(), crate::option::Value::Text(value.clone()))];
+            let answers = Answers::complete(&template, name, values.into_iter().collect())?;
+            let rendered = render(&template, &answers)?;
+            let paths = rendered.files.iter().map(|file| file.path.clone());
+            Ok(paths
+                .chain(rendered.folders.iter().cloned())
+                .collect::<Vec<_>>())
+        });
+        match rendered {
+            Ok(paths) => {
+                for path in paths {
+                    let inside = |part: Component<'_>| matches!(part, Component::Normal(_));
+                    assert!(
+                        path.components().all(inside),
+                        "{name:?} and {value:?}: {path:?}"
+                    );
+                }
+            }
+            Err(error) => assert!(!error.draw(false).is_empty()),
+        }
+    });
+}
+
+#[test]
+fn merges() {
+    let labels = Labels {
+        mine: "yours",
+        base: "old",
+        new: "new",
+    };
+    let seeds = [embedded("src/loss.rs"), "a\nb\nc\n", ""];
+    fuzz("a merge", &seeds, |text, numbers| {
+        let (mine, new) = (numbers.broken(text), numbers.broken(text));
+        let (_, merged) = merge_texts(text, &mine, &new, labels);
+        for line in mine.lines().filter(|line| !text.contains(*line)) {
+            assert!(merged.contains(line), "{line:?} is lost:\n{merged}");
+        }
+    });
+}
