@@ -1,0 +1,177 @@
+//! Paths and disks that are not as one would wish: what is wrong is told, and nothing is left behind.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+fn kiln(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+    command
+        .args(args)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs `kiln new` with these arguments, which fails with this status and says this, and leaves nothing.
+#[track_caller]
+fn refuses(args: &[&str], status: i32, says: &str) {
+    let place = tempfile::tempdir().unwrap();
+    let args = [&["new", "--yes", "--vcs", "none"], args].concat();
+    let output = kiln(place.path(), &args).output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.contains(says), "{text}");
+    assert!(!text.contains("panicked"), "{text}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "{text}");
+}
+
+#[test]
+fn names_that_are_no_folders() {
+    let long = "a".repeat(300);
+    for name in [
+        "..",
+        "/",
+        "a/b",
+        "a\\b",
+        "",
+        " ",
+        "con",
+        "aux",
+        "nul",
+        "-",
+        "é/ü",
+        ".kiln-new-a",
+    ] {
+        refuses(&["--", name], 2, "");
+    }
+    refuses(&[&long], 3, "too long");
+}
+
+#[test]
+fn folders_that_cannot_be_made() {
+    let long = format!("./{}", "b".repeat(300));
+    refuses(&["a", "--path", &long], 3, "cannot");
+    #[cfg(target_os = "linux")]
+    refuses(&["a", "--path", "/proc/a"], 3, "`/proc");
+    refuses(&["a", "--path", ""], 2, "");
+}
+
+#[cfg(unix)]
+#[test]
+fn arguments_that_are_not_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = std::ffi::OsStr::from_bytes(b"a\xff");
+    let place = tempfile::tempdir().unwrap();
+    let output = kiln(place.path(), &["new"]).arg(odd).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    // As a path it is as good as any other.
+    let output = kiln(
+        place.path(),
+        &["new", "a", "--yes", "--vcs", "none", "--path"],
+    )
+    .arg(odd)
+    .output()
+    .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(place.path().join(odd).join("Cargo.toml").exists());
+    for command in ["todos", "update"] {
+        let output = kiln(place.path(), &[command]).arg(odd).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", said(&output));
+    }
+}
+
+/// One of them makes the project, whole; the others are told that it is there.
+#[test]
+fn many_at_once_into_one_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let whole = "whole";
+    let args = ["new", whole, "--yes", "--vcs", "none"];
+    assert!(kiln(place.path(), &args).status().unwrap().success());
+    let files = |folder: &Path| {
+        let output = Command::new("diff")
+            .arg("-rq")
+            .args([&place.path().join(whole), folder])
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    for exists in [false, true] {
+        let folder = place.path().join("one");
+        let _ = fs::remove_dir_all(&folder);
+        if exists {
+            fs::create_dir(&folder).unwrap();
+        }
+        let args = ["new", whole, "--path", "one", "--yes", "--vcs", "none"];
+        let all: Vec<Child> = (0..8)
+            .map(|_| kiln(place.path(), &args).spawn().unwrap())
+            .collect();
+        let all: Vec<Output> = all
+            .into_iter()
+            .map(|child| child.wait_with_output().unwrap())
+            .collect();
+        let made = all.iter().filter(|output| output.status.success()).count();
+        let told: Vec<_> = all.iter().map(said).collect();
+        assert_eq!(made, 1, "{told:#?}");
+        for output in all.iter().filter(|output| !output.status.success()) {
+            let text = said(output);
+            let known = ["is not empty", "another Kiln is at work"];
+            assert!(known.iter().any(|known| text.contains(known)), "{text}");
+        }
+        assert_eq!(files(&folder), "");
+    }
+}
+
+/// On a file system of its own, which needs a right that not all machines give.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_and_one_that_cannot_be_written() {
+    let place = tempfile::tempdir().unwrap();
+    let disk = place.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let script = r#"
+        mount -t tmpfs -o size=200k kiln-full "$1" || exit 77
+        cd "$1"
+        "$2" new a --yes --vcs none && exit 1
+        ls -A
+        mkdir b && "$2" new b --path b --force --yes --vcs none && exit 1
+        ls -A b
+        mount -o remount,ro "$1" || exit 77
+        "$2" new c --yes --vcs none && exit 1
+        exit 0
+    "#;
+    let output = Command::new("unshare")
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ])
+        .arg(&disk)
+        .arg(env!("CARGO_BIN_EXE_kiln"))
+        .output();
+    let Ok(output) = output else {
+        println!("skipped: there is no `unshare` to make a small disk with");
+        return;
+    };
+    let text = said(&output);
+    let may_not = text.contains("unshare failed") || text.contains("Operation not permitted");
+    if output.status.code() == Some(77) || may_not {
+        println!("skipped: no file system can be mounted here: {text}");
+        return;
+    }
+    assert!(output.status.success(), "{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{text}");
+    assert_eq!(text.matches("No space left").count(), 2, "{text}");
+    assert_eq!(text.matches("Read-only file system").count(), 1, "{text}");
+}
