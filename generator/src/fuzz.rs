@@ -272,8 +272,9 @@ fn markers() {
 #[test]
 fn liquid() {
     const CONFIG: &str = "[template]\nfmt = false\n[placeholders]\ntext = { prompt = \"?\" }\n";
+    let strategy = embedded("src/strategy.rs.liquid");
     let seeds = [
-        embedded("src/strategy.rs.liquid"),
+        &strategy[strategy.find("{{").unwrap()..],
         "{% if text == \"a\" %}{{text}}{% endif %}\n",
     ];
     let leak = |text: &str| &*Box::leak(text.to_owned().into_boxed_str());
@@ -329,7 +330,8 @@ fn merges() {
         let (mine, new) = (numbers.broken(text), numbers.broken(text));
         let (_, merged) = merge_texts(text, &mine, &new, labels);
         for line in mine.lines().filter(|line| !text.contains(*line)) {
-            assert!(merged.contains(line), "{line:?} is lost:\n{merged}");
+            let is_there = merged.lines().any(|other| other == line);
+            assert!(is_there, "{line:?} is lost:\n{merged}");
         }
     });
 }

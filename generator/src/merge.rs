@@ -104,12 +104,14 @@ pub fn merge(
             let executable = executable(base, new, mine.as_ref());
             let contents =
                 contents.map(|bytes| bytes.map(|bytes| (bytes.into_owned(), executable)));
+            let is_edited = |mine: &Mine| base.is_none_or(|base| !is(mine, base));
             merged.push(MergedFile {
                 path: path.to_path_buf(),
                 fate,
-                edited: mine.is_some_and(|mine| base.is_none_or(|base| !is(&mine, base))),
+                edited: mine.as_ref().is_some_and(is_edited),
                 change: contents.map(|contents| Change {
                     path: path.to_path_buf(),
+                    was: mine.map(|mine| mine.contents),
                     contents,
                 }),
             });
@@ -217,9 +219,10 @@ fn label(marked: &str, length: usize, labels: Labels<'_>) -> (usize, String) {
     let mut text = String::with_capacity(marked.len());
     let mut count = 0;
     for line in marked.split_inclusive('\n') {
-        let marker = line.chars().take_while(|c| "<|>".contains(*c)).count();
-        let label = match line.chars().next() {
-            _ if marker != length => None,
+        let first = line.chars().next().filter(|c| "<|>".contains(*c));
+        let run = first.map_or(0, |first| line.chars().take_while(|c| *c == first).count());
+        let label = match first {
+            _ if run != length => None,
             Some('<') => Some(labels.mine),
             Some('|') => Some(labels.base),
             Some('>') => Some(labels.new),
@@ -260,8 +263,8 @@ fn same(a: Option<&RenderedFile<'_>>, b: Option<&RenderedFile<'_>>) -> bool {
     }
 }
 
-/// Whether a file of a project is as it was rendered. A file system without the bit that says what can
-/// be run, or with lines that end as on Windows, makes no difference.
+/// Whether a file of a project is as it was rendered. Systems without the bit that says what can be run
+/// make no difference.
 fn is(mine: &Mine, rendered: &RenderedFile<'_>) -> bool {
     (mine.executable == rendered.executable || cfg!(not(unix)))
         && mine.contents == *rendered.contents

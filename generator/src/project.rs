@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     render::{Rendered, RenderedFile},
     template::is_executable,
-    transaction::{self, Change},
+    transaction::{self, Change, Transaction},
 };
 
 /// What a staging folder is called before it has a unique ending.
@@ -67,15 +67,15 @@ pub fn write(
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
-    if destination.is_dir() {
-        transaction::recover(destination)?;
+    if !destination.is_dir() {
+        check_destination(destination, options.force)?;
+        return write_new(rendered, destination, options);
     }
+    // Looked at when nobody else can write there.
+    check_destination(destination, true)?;
+    let transaction = Transaction::begin(destination)?;
     check_destination(destination, options.force)?;
-    if destination.exists() {
-        write_into(rendered, destination, options)
-    } else {
-        write_new(rendered, destination, options)
-    }
+    write_into(rendered, destination, options, transaction)
 }
 
 /// What [`write`] would do to `destination`, which stays as it is.
@@ -127,9 +127,10 @@ pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
                 .help("give another folder with `--path`"),
         );
     }
-    let mut entries = fs::read_dir(destination)
+    let entries = fs::read_dir(destination)
         .map_err(|cause| Error::io("read the folder", destination, cause))?;
-    if !force && entries.next().is_some() {
+    let mut entries = entries.flatten().map(|entry| entry.file_name());
+    if !force && entries.any(|name| name != transaction::FOLDER) {
         return Err(
             Error::input(format!("the folder `{shown}` exists and is not empty")).help(
                 "give another folder with `--path`, or add `--force` to replace the files that the \
@@ -180,24 +181,32 @@ fn write_into(
     rendered: &Rendered<'_>,
     destination: &Path,
     options: WriteOptions,
+    transaction: Transaction,
 ) -> Result<Written> {
     let (files, mut written) = compare(rendered, destination)?;
-    let mut changes: Vec<Change> = files.into_iter().map(change).collect();
+    let mut changes = Vec::new();
+    for file in files {
+        let target = destination.join(&file.path);
+        let was = written
+            .replaced
+            .contains(&file.path)
+            .then(|| fs::read(&target));
+        changes.push(Change {
+            path: file.path.clone(),
+            was: was
+                .transpose()
+                .map_err(|cause| Error::io("read", &target, cause))?,
+            contents: Some((file.contents.to_vec(), file.executable)),
+        });
+    }
     let mut folders = rendered.folders.clone();
     if options.vcs == Vcs::Git && !in_repository(destination)? {
-        let place = staging(destination)?;
-        make_repository(&place.project, options.require_vcs, &mut written)?;
-        read_folder(&place.project, Path::new(""), &mut changes, &mut folders)?;
+        let place = transaction.workplace()?;
+        make_repository(&place, options.require_vcs, &mut written)?;
+        read_folder(&place, Path::new(""), &mut changes, &mut folders)?;
     }
-    transaction::apply(destination, &changes, &folders)?;
+    transaction.apply(&changes, &folders)?;
     Ok(written)
-}
-
-fn change(file: &RenderedFile<'_>) -> Change {
-    Change {
-        path: file.path.clone(),
-        contents: Some((file.contents.to_vec(), file.executable)),
-    }
 }
 
 /// Lists the files and folders below `root`.
@@ -212,14 +221,22 @@ fn read_folder(
     for entry in fs::read_dir(&place).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let path = folder.join(entry.file_name());
-        if entry.file_type().map_err(failed)?.is_dir() {
+        let kind = entry.file_type().map_err(failed)?;
+        if kind.is_dir() {
             read_folder(root, &path, files, folders)?;
             folders.push(path);
+        } else if !kind.is_file() || path.to_str().is_none() {
+            let message = format!(
+                "`git init` makes `{}`, which is no plain file",
+                path.display()
+            );
+            return Err(Error::system(message).help("use `--vcs none`; nothing was written"));
         } else {
             let contents = fs::read(entry.path()).map_err(failed)?;
             let executable = is_executable(&entry.metadata().map_err(failed)?);
             files.push(Change {
                 path,
+                was: None,
                 contents: Some((contents, executable)),
             });
         }
@@ -378,7 +395,8 @@ fn in_repository(folder: &Path) -> Result<bool> {
         .any(|folder| folder.join(".git").exists()))
 }
 
-fn make_repository(project: &Path, required: bool, written: &mut Written) -> Result<()> {
+/// git, which nothing in the environment tells to look elsewhere.
+pub(crate) fn git_command() -> Command {
     let mut git = Command::new("git");
     for variable in [
         "GIT_DIR",
@@ -388,6 +406,11 @@ fn make_repository(project: &Path, required: bool, written: &mut Written) -> Res
     ] {
         git.env_remove(variable);
     }
+    git
+}
+
+fn make_repository(project: &Path, required: bool, written: &mut Written) -> Result<()> {
+    let mut git = git_command();
     let output = git
         .args(["init", "--quiet"])
         .current_dir(project)

@@ -133,14 +133,21 @@ impl Record {
             );
             let document = Document::new(&self.place, &self.text, Kind::Input);
             let table = document.parse();
-            let place = table.ok().and_then(|table| Some(table.get("template")?.span()));
+            let place = table
+                .ok()
+                .and_then(|table| Some(table.get("template")?.span()));
             Error::input(message)
                 .at(&self.place, &self.text, place.unwrap_or(0..0), "this one")
-                .help(
-                    "it is a team's own, or that of a Kiln between releases or newer than this one: \
-                     give the folder that has it as it was with `--from`, and as it is now with \
-                     `--template`",
-                )
+                .help(match &self.example {
+                    Some(_) => format!(
+                        "use the Kiln that made the project: `cargo install kiln --version {}`",
+                        self.kiln
+                    ),
+                    None => "it is a team's own, or that of a Kiln between releases or newer than \
+                             this one: give the folder that has it as it was with `--from`, and to \
+                             `kiln update` the folder that has it as it is now with `--template`"
+                        .to_owned(),
+                })
         })
     }
 

@@ -27,6 +27,8 @@ const DONE: &str = "done";
 pub struct Change {
     /// Its path below the folder.
     pub path: PathBuf,
+    /// The bytes that were there when this was decided; `None` where there was no file.
+    pub was: Option<Vec<u8>>,
     /// Its new bytes and whether it can be run; `None` removes it.
     pub contents: Option<(Vec<u8>, bool)>,
 }
@@ -48,17 +50,6 @@ struct Journal {
     folders: Vec<PathBuf>,
 }
 
-/// Changes files below `root`, and makes folders; or, on an error, leaves all as it was.
-///
-/// # Errors
-/// Another Kiln is at work in `root`, or the file system fails.
-///
-/// # Panics
-/// A path leads out of `root`.
-pub fn apply(root: &Path, changes: &[Change], folders: &[PathBuf]) -> Result<()> {
-    Transaction::begin(root)?.run(changes, folders)
-}
-
 /// Undoes what a killed process left half done in `root`; says whether there was anything.
 ///
 /// # Errors
@@ -67,10 +58,7 @@ pub fn recover(root: &Path) -> Result<bool> {
     if !root.join(FOLDER).exists() {
         return Ok(false);
     }
-    let transaction = Transaction::begin(root)?;
-    let undone = transaction.undone;
-    transaction.end()?;
-    Ok(undone)
+    Ok(Transaction::begin(root)?.has_undone())
 }
 
 /// Whether a killed process left something half done in `root`.
@@ -79,17 +67,24 @@ pub fn is_unfinished(root: &Path) -> bool {
     place.join(JOURNAL).exists() && !place.join(DONE).exists()
 }
 
-/// The right to change a folder.
-struct Transaction {
+/// The right to change a folder, which one process has at a time.
+#[derive(Debug)]
+pub struct Transaction {
     root: PathBuf,
     place: PathBuf,
     lock: File,
     /// Whether something was left half done.
     undone: bool,
+    /// Whether something is left for the next one to undo.
+    unfinished: bool,
 }
 
 impl Transaction {
-    fn begin(root: &Path) -> Result<Self> {
+    /// Locks the folder `root`, and undoes what a killed process left half done in it.
+    ///
+    /// # Errors
+    /// Another Kiln is at work there, or the file system fails.
+    pub fn begin(root: &Path) -> Result<Self> {
         let place = root.join(FOLDER);
         let lock = lock(root, &place)?;
         let mut transaction = Self {
@@ -97,32 +92,52 @@ impl Transaction {
             place,
             lock,
             undone: false,
+            unfinished: is_unfinished(root),
         };
-        transaction.undone = is_unfinished(root);
-        if transaction.undone {
+        if transaction.unfinished {
             transaction.undo()?;
+            transaction.undone = true;
+            transaction.unfinished = false;
         }
         transaction.clear()?;
+        // Else a commit could take along what a killed process left.
+        transaction.write(".gitignore", b"*\n")?;
         Ok(transaction)
     }
 
-    fn run(self, changes: &[Change], folders: &[PathBuf]) -> Result<()> {
-        let journal = match self.prepare(changes, folders) {
-            Ok(journal) => journal,
-            Err(error) => {
-                // Nothing has changed yet: what cannot be cleared now, the next one clears.
-                let _ = self.end();
-                return Err(error);
-            }
-        };
-        if let Err(error) = self.carry_out(&journal) {
+    /// Whether something was undone that a killed process had left half done.
+    pub fn has_undone(&self) -> bool {
+        self.undone
+    }
+
+    /// An empty folder to work in, which goes with the transaction.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn workplace(&self) -> Result<PathBuf> {
+        let path = self.place.join("work");
+        fs::create_dir(&path).map_err(|cause| Error::io("make the folder", &path, cause))?;
+        Ok(path)
+    }
+
+    /// Changes files, and makes folders; or, on an error, leaves all as it was.
+    ///
+    /// # Errors
+    /// A file is not as it was when its change was decided, or the file system fails.
+    ///
+    /// # Panics
+    /// A path leads out of the folder.
+    pub fn apply(mut self, changes: &[Change], folders: &[PathBuf]) -> Result<()> {
+        let journal = self.prepare(changes, folders)?;
+        self.unfinished = true;
+        let done = self.carry_out(&journal, changes);
+        if let Err(error) = done.and_then(|()| self.write(DONE, b"")) {
+            // Where this fails, the journal stays, and the next one undoes it.
             self.undo()?;
-            self.end()?;
+            self.unfinished = false;
             return Err(error);
         }
-        self.write(DONE, b"")?;
-        // All is done; what cannot be cleared now, the next one clears.
-        let _ = self.end();
+        self.unfinished = false;
         Ok(())
     }
 
@@ -137,11 +152,19 @@ impl Transaction {
             folders: self.missing(changes, folders),
         };
         for (at, change) in changes.iter().enumerate() {
-            stays_inside(&change.path);
+            assert!(
+                is_inside(&change.path),
+                "{} leads out of the project",
+                change.path.display()
+            );
             let target = self.root.join(&change.path);
             let old = self.keep_old(at, &target)?;
+            if self.read_old(at, old)? != change.was {
+                return Err(changed_meanwhile(&target));
+            }
             if let Some((bytes, executable)) = &change.contents {
-                write_new(&self.fresh(at), bytes, *executable)
+                let mode = old.then(|| self.old(at));
+                write_new(&self.fresh(at), bytes, *executable, mode.as_deref())
                     .map_err(|cause| Error::io("write", &target, cause))?;
             }
             journal.entries.push(Entry {
@@ -150,7 +173,10 @@ impl Transaction {
                 old,
             });
         }
-        let text = serde_json::to_vec(&journal).expect("paths are UTF-8");
+        let text = serde_json::to_vec(&journal).map_err(|error| {
+            Error::input(format!("a path cannot be noted: {error}"))
+                .help("give the files names that are UTF-8")
+        })?;
         self.write(JOURNAL, &text)?;
         Ok(journal)
     }
@@ -186,7 +212,14 @@ impl Transaction {
         Ok(true)
     }
 
-    fn carry_out(&self, journal: &Journal) -> Result<()> {
+    /// What was there before, of a file that is kept.
+    fn read_old(&self, at: usize, old: bool) -> Result<Option<Vec<u8>>> {
+        let path = self.old(at);
+        let read = || fs::read(&path).map_err(|cause| Error::io("read", &path, cause));
+        old.then(read).transpose()
+    }
+
+    fn carry_out(&self, journal: &Journal, changes: &[Change]) -> Result<()> {
         for folder in &journal.folders {
             let folder = self.root.join(folder);
             fs::create_dir(&folder)
@@ -194,6 +227,10 @@ impl Transaction {
         }
         for (at, entry) in journal.entries.iter().enumerate() {
             let target = self.root.join(&entry.path);
+            // An editor may have written since the old file was kept.
+            if fs::read(&target).ok() != changes[at].was {
+                return Err(changed_meanwhile(&target));
+            }
             match entry.new {
                 Some(_) => fs::rename(self.fresh(at), &target)
                     .map_err(|cause| Error::io("write", &target, cause))?,
@@ -223,13 +260,20 @@ impl Transaction {
             Error::system(format!("`{}` is damaged: {error}", path.display()))
                 .help("compare the folder with version control, then remove that folder")
         })?;
+        let paths = journal.entries.iter().map(|entry| &entry.path);
+        if let Some(out) = paths.chain(&journal.folders).find(|path| !is_inside(path)) {
+            let message = format!("`{}` leads out: {}", path.display(), out.display());
+            return Err(Error::system(message).help("remove the folder that it is in"));
+        }
         for (at, entry) in journal.entries.iter().enumerate().rev() {
-            stays_inside(&entry.path);
+            if !is_reached(&self.root, &entry.path) {
+                // Somebody put something else on the way since.
+                continue;
+            }
             self.undo_entry(at, entry)
                 .map_err(|cause| Error::io("restore", &self.root.join(&entry.path), cause))?;
         }
         for folder in journal.folders.iter().rev() {
-            stays_inside(folder);
             // One that is not empty is somebody's by now.
             let _ = fs::remove_dir(self.root.join(folder));
         }
@@ -241,6 +285,8 @@ impl Transaction {
         let there = match fs::read(&target) {
             Ok(bytes) => Some(hash(&bytes)),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
+            // Somebody made a folder of it since.
+            Err(cause) if cause.kind() == io::ErrorKind::IsADirectory => return Ok(()),
             Err(cause) => return Err(cause),
         };
         if there != entry.new {
@@ -266,7 +312,7 @@ impl Transaction {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.place.join(name);
         let fresh = self.place.join(format!("{name}.new"));
-        write_new(&fresh, bytes, false)
+        write_new(&fresh, bytes, false, None)
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(|cause| Error::io("write", &path, cause))
     }
@@ -282,6 +328,8 @@ impl Transaction {
         let rank = |name: &std::ffi::OsString| match name.to_str() {
             Some(JOURNAL) => 1,
             Some(DONE) => 2,
+            // What git sees goes last.
+            Some(".gitignore") => 3,
             _ => 0,
         };
         names.sort_by_key(rank);
@@ -297,20 +345,6 @@ impl Transaction {
         Ok(())
     }
 
-    fn end(self) -> Result<()> {
-        self.clear()?;
-        let path = self.place.join(LOCK);
-        // Windows removes no file that is open, and its lock ends with it.
-        #[cfg(windows)]
-        drop(self.lock);
-        fs::remove_file(&path)
-            .and_then(|()| fs::remove_dir(&self.place))
-            .map_err(|cause| Error::io("clear", &self.place, cause))?;
-        #[cfg(not(windows))]
-        drop(self.lock);
-        Ok(())
-    }
-
     fn fresh(&self, at: usize) -> PathBuf {
         self.place.join("new").join(at.to_string())
     }
@@ -318,6 +352,35 @@ impl Transaction {
     fn old(&self, at: usize) -> PathBuf {
         self.place.join("old").join(at.to_string())
     }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if self.unfinished || self.clear().is_err() {
+            // The next one does it.
+            return;
+        }
+        let _ = fs::remove_file(self.place.join(LOCK));
+        let _ = self.lock.unlock();
+        // Another one may be at work in it by now.
+        let _ = fs::remove_dir(&self.place);
+    }
+}
+
+fn changed_meanwhile(target: &Path) -> Error {
+    let message = format!("`{}` changed while Kiln worked", target.display());
+    Error::system(message).help("run the command again; nothing was changed")
+}
+
+/// Whether only folders lead to `path` below `root`, as far as there is anything.
+fn is_reached(root: &Path, path: &Path) -> bool {
+    let folders = path.ancestors().skip(1);
+    folders.filter(|folder| !folder.as_os_str().is_empty()).all(
+        |folder| match fs::symlink_metadata(root.join(folder)) {
+            Ok(metadata) => metadata.is_dir(),
+            Err(cause) => cause.kind() == io::ErrorKind::NotFound,
+        },
+    )
 }
 
 /// Locks the hidden folder, which is made if it is not there.
@@ -330,7 +393,12 @@ fn lock(root: &Path, place: &Path) -> Result<File> {
             }
             _ => {}
         }
-        if fs::symlink_metadata(place).map_err(failed)?.is_symlink() {
+        let metadata = match fs::symlink_metadata(place) {
+            // The last one has just removed the folder.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
+            other => other.map_err(failed)?,
+        };
+        if metadata.is_symlink() {
             let message = format!("`{}` is a symbolic link", place.display());
             return Err(Error::input(message).help("remove it: it is Kiln's own folder"));
         }
@@ -375,7 +443,8 @@ fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
-fn write_new(path: &Path, bytes: &[u8], executable: bool) -> io::Result<()> {
+/// Writes a file with the rights of `like`, if there is one, but for whether it can be run.
+fn write_new(path: &Path, bytes: &[u8], executable: bool, like: Option<&Path>) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
@@ -383,21 +452,37 @@ fn write_new(path: &Path, bytes: &[u8], executable: bool) -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt;
         options.mode(if executable { 0o777 } else { 0o666 });
     }
-    #[cfg(not(unix))]
-    let _ = executable;
     let mut file = options.open(path)?;
+    if let Some(like) = like {
+        keep_rights(&file, like, executable)?;
+    }
     file.write_all(bytes)?;
     // Otherwise a loss of power could leave the renaming and not the contents.
     file.sync_all()
 }
 
-/// # Panics
-/// The path leads out of the folder.
-fn stays_inside(path: &Path) {
-    let inside = path
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)));
-    assert!(inside, "{} leads out of the project", path.display());
+#[cfg(unix)]
+fn keep_rights(file: &File, like: &Path, executable: bool) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(like)?.permissions().mode() & 0o777;
+    let mode = if executable {
+        // Whoever may read it may run it.
+        mode | (mode & 0o444) >> 2
+    } else {
+        mode & !0o111
+    };
+    file.set_permissions(fs::Permissions::from_mode(mode))
+}
+
+/// What a file may do is not kept elsewhere, as what is read-only could not be written.
+#[cfg(not(unix))]
+fn keep_rights(_: &File, _: &Path, _: bool) -> io::Result<()> {
+    Ok(())
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn hash(bytes: &[u8]) -> String {

@@ -126,6 +126,40 @@ fn new_makes_the_whole_project_or_none() {
     assert_eq!(left.count(), 0);
 }
 
+/// Where the folder is there, the next `kiln new` makes it whole, whatever was left.
+#[test]
+fn new_can_be_repeated_in_a_folder_that_is_there() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("a");
+    let args = ["new", "a", "--yes", "--vcs", "git"];
+    fs::create_dir(&folder).unwrap();
+    let takes = runs(place.path(), &args);
+    let whole = tree(&folder);
+    let hidden = folder.join(transaction::FOLDER);
+    let mut half = 0;
+    for at in 0..TIMES / 2 {
+        fs::remove_dir_all(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let journal = hidden.join("journal.json");
+        killed(kiln(place.path(), &args), 2 * at + 1, takes, || {
+            journal.exists()
+        });
+        half += u32::from(transaction::is_unfinished(&folder));
+        // Killed when all was done, it leaves its hidden folder to the next command.
+        let seen = || {
+            let mut seen = tree(&folder);
+            seen.retain(|path, _| !path.starts_with(transaction::FOLDER));
+            seen
+        };
+        if seen() != whole {
+            runs(place.path(), &args);
+        }
+        assert!(seen() == whole, "at {at}");
+    }
+    println!("{half} of {} were half done", TIMES / 2);
+    assert!(half > 0);
+}
+
 /// Kills a command that renews the project `a`, which is `old` before; whatever is left must be the old
 /// state or the new one, once the next Kiln has looked at it.
 fn renewed(place: &Path, args: &[&str]) {

@@ -229,6 +229,22 @@ fn what_is_not_committed_is_not_touched_unless_told() {
     assert!(place.read("project/a.txt").contains("ONE"));
 }
 
+/// What git was told to overlook is not committed, whatever it says.
+#[test]
+fn git_is_not_believed_when_it_was_told_to_overlook_a_file() {
+    let place = Place::new();
+    let project = place.path("project");
+    place.template("a.txt", "one\n", "ONE\n");
+    for option in ["--skip-worktree", "--assume-unchanged"] {
+        git(&project, &["update-index", option, "a.txt"]);
+        place.write("project/a.txt", &format!("hello\n{OLD}mine\n"));
+        let said = place.update(&[], 2);
+        assert!(said.contains("changes of `a.txt`"), "{said}");
+        let undo = option.replacen("--", "--no-", 1);
+        git(&project, &["update-index", &undo, "a.txt"]);
+    }
+}
+
 /// What is as it was rendered can be rendered again.
 #[test]
 fn an_untouched_project_needs_no_version_control() {

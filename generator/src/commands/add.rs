@@ -11,12 +11,12 @@ use crate::{
     option::{Answers, OptionKind, TemplateOption, Value, Values},
     record::Record,
     template::Template,
-    transaction, values,
+    values,
 };
 
 use super::{
     print,
-    renew::{RenewArgs, Source, renew},
+    renew::{Project, RenewArgs, Source, renew},
 };
 
 /// What people call a choice that the template calls otherwise.
@@ -45,7 +45,7 @@ pub struct AddArgs {
 /// The folder holds no project of Kiln, or one of a template that is not known; an option is wrong; or
 /// what [`renew`] refuses.
 pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
-    transaction::recover(&args.path)?;
+    let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
     // The template that the project was made from: `kiln update` brings that of today.
     let source = Source::of_record(&record, args.from.as_deref())?;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     };
     let example = record.example.as_ref().map(|(name, _)| name.as_str());
     renew(
-        &args.path,
+        &mut project,
         &source.render(example, &was, &args.path)?,
         &source.render(example, &is, &args.path)?,
         labels,

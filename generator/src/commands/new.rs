@@ -27,7 +27,7 @@ use crate::{
     template::Template,
     terminal,
     todo::SITES_FILE,
-    values,
+    transaction, values,
 };
 
 /// What the question for the name is called. No option can be called so, as it is built in.
@@ -91,6 +91,9 @@ impl Order<'_> {
     }
 
     fn check_folder(&self, folder: &Path) -> Result<()> {
+        if !self.args.dry_run && transaction::is_unfinished(folder) {
+            transaction::recover(folder)?;
+        }
         project::check_destination(folder, self.args.force)?;
         match &self.args.template {
             Some(template) => folder::check_apart(template, folder),

@@ -6,7 +6,7 @@ use std::{
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{ExitCode, Stdio},
 };
 
 use clap::Args;
@@ -20,12 +20,12 @@ use crate::{
     history::Release,
     merge::{Fate, Labels, MergedFile, Mine, merge},
     option::Answers,
-    project::check_way,
+    project::{check_way, git_command},
     record::Record,
     render::Rendered,
     template::{Template, is_executable},
     todo::{SITES_FILE, parse_sites},
-    transaction,
+    transaction::{self, Transaction},
 };
 
 /// How a project is renewed.
@@ -40,6 +40,44 @@ pub struct RenewArgs {
     /// How to write what became of each file.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
+}
+
+/// A project that is renewed.
+pub(crate) struct Project<'p> {
+    folder: &'p Path,
+    /// From before its record is read, so that nobody else renews it meanwhile; none in a dry run.
+    transaction: Option<Transaction>,
+}
+
+impl<'p> Project<'p> {
+    /// Locks the project in `folder`, unless it is a dry run.
+    pub fn open(folder: &'p Path, args: &RenewArgs) -> Result<Self> {
+        if !check_is_project(folder)? && args.dry_run {
+            let message = format!("a stopped Kiln left `{}` half changed", folder.display());
+            let help = "run the command without `--dry-run`: it undoes that first";
+            return Err(Error::input(message).help(help));
+        }
+        let transaction = (!args.dry_run)
+            .then(|| Transaction::begin(folder))
+            .transpose()?;
+        if transaction.as_ref().is_some_and(Transaction::has_undone) {
+            eprintln!("note: what a stopped Kiln had left half done is undone");
+        }
+        Ok(Self {
+            folder,
+            transaction,
+        })
+    }
+}
+
+/// Refuses a folder that holds no project, before anything is written there; says whether the project is
+/// whole.
+fn check_is_project(folder: &Path) -> Result<bool> {
+    let whole = !transaction::is_unfinished(folder);
+    if whole {
+        Record::read(folder)?;
+    }
+    Ok(whole)
 }
 
 /// What a project was made from, or would be made from.
@@ -106,22 +144,22 @@ impl Source {
 /// # Errors
 /// Something stands in the way, or was edited and is not in version control, or the file system fails.
 pub(crate) fn renew(
-    project: &Path,
+    project: &mut Project<'_>,
     base: &Rendered<'_>,
     new: &Rendered<'_>,
     labels: Labels<'_>,
     args: &RenewArgs,
 ) -> Result<ExitCode> {
-    let merged = merge(base, new, labels, |path| read(project, path))?;
+    let merged = merge(base, new, labels, |path| read(project.folder, path))?;
     if !args.allow_dirty {
-        refuse_uncommitted(project, &merged)?;
+        refuse_uncommitted(project.folder, &merged)?;
     }
-    if !args.dry_run {
+    if let Some(transaction) = project.transaction.take() {
         let changes: Vec<_> = merged
             .iter()
             .filter_map(|file| file.change.clone())
             .collect();
-        transaction::apply(project, &changes, &[])?;
+        transaction.apply(&changes, &[])?;
     }
     match args.format {
         Format::Text => print(&report(&merged, &new_sites(base, new), args.dry_run))?,
@@ -179,31 +217,40 @@ fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
 
 /// Those of the files that git has not, or not as they are; `None` outside of a repository.
 fn uncommitted(project: &Path, files: &[&Path]) -> Option<Vec<PathBuf>> {
-    let output = Command::new("git")
-        .args([
-            "status",
-            "--porcelain",
-            "-z",
-            "--untracked-files=all",
-            "--ignored=matching",
-            "--",
-        ])
+    // It compares none but those that it lists with an `H`: others can be hidden from it.
+    let listed = git(project, &["ls-files", "-v", "-z", "--"], files)?;
+    let listed: BTreeSet<&str> = listed
+        .split('\0')
+        .filter_map(|entry| entry.strip_prefix("H "))
+        .collect();
+    let slashed = |path: &Path| {
+        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+        parts.join("/")
+    };
+    let unlisted = files
+        .iter()
+        .filter(|path| !listed.contains(slashed(path).as_str()));
+    let unlisted: Vec<PathBuf> = unlisted.map(|path| path.to_path_buf()).collect();
+    if !unlisted.is_empty() {
+        return Some(unlisted);
+    }
+    let options = ["status", "--porcelain", "-z", "--no-renames", "--"];
+    let status = git(project, &options, files)?;
+    let changed = status.split('\0').filter_map(|entry| entry.get(3..));
+    Some(changed.map(PathBuf::from).collect())
+}
+
+/// What git says of files in a folder; `None` where it fails.
+fn git(folder: &Path, args: &[&str], files: &[&Path]) -> Option<String> {
+    let output = git_command()
+        .arg("--literal-pathspecs")
+        .args(args)
         .args(files)
-        .current_dir(project)
+        .current_dir(folder)
         .stdin(Stdio::null())
         .output();
     let output = output.ok().filter(|output| output.status.success())?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut found = Vec::new();
-    let mut entries = text.split('\0').filter(|entry| entry.len() > 3);
-    while let Some(entry) = entries.next() {
-        found.push(PathBuf::from(&entry[3..]));
-        if entry.starts_with(['R', 'C']) {
-            // What it was called before.
-            entries.next();
-        }
-    }
-    Some(found)
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The sites that are new, with their files.

@@ -6,12 +6,12 @@ use clap::Args;
 
 use crate::{
     cli::Format, error::Result, history::Release, merge::Labels, option::Answers, record::Record,
-    transaction, values,
+    values,
 };
 
 use super::{
     print,
-    renew::{RenewArgs, Source, renew},
+    renew::{Project, RenewArgs, Source, renew},
 };
 
 /// The arguments of `kiln update`.
@@ -39,7 +39,7 @@ pub struct UpdateArgs {
 /// The folder holds no project of Kiln, or one of a template that is not known; an option is wrong; or
 /// what [`renew`] refuses.
 pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
-    transaction::recover(&args.path)?;
+    let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
     let base = Source::of_record(&record, args.from.as_deref())?;
     let new = match &args.template {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
     };
     let example = record.example.as_ref().map(|(name, _)| name.as_str());
     renew(
-        &args.path,
+        &mut project,
         &base.render(example, &was, &args.path)?,
         &new.render(example, &is, &args.path)?,
         labels,
