@@ -20,6 +20,7 @@ mod filters;
 #[cfg(test)]
 mod fuzz;
 pub mod history;
+mod literals;
 pub mod merge;
 pub mod name;
 pub mod option;

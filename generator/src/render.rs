@@ -4,11 +4,12 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     ops::Range,
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     rc::Rc,
 };
 
-use liquid::{Parser, ParserBuilder};
+use liquid::{Parser, ParserBuilder, Template as Liquid};
 use rhai::{Dynamic, Engine, EvalAltResult};
 use toml::Spanned;
 
@@ -16,6 +17,7 @@ use crate::{
     config::{Config, Matcher, Rules, is_ignored},
     error::{Error, Result, nearest, suggest},
     filters,
+    literals::{self, Shortened},
     option::Answers,
     tags::{self, has_liquid},
     template::{Template, TemplateFile, not_utf8},
@@ -92,22 +94,15 @@ fn absolute(destination: &Path) -> Result<PathBuf> {
 }
 
 fn render_with(template: &Template, variables: Variables) -> Result<Rendered<'_>> {
-    let variables = Rc::new(variables);
-    let rules = rules(template.config(), &variables)?;
-    let ignored = rules
-        .ignore
-        .iter()
-        .map(|entry| template.config().ignored_path(entry))
-        .collect::<Result<Vec<_>>>()?;
-    let renderer = Renderer {
-        matcher: template.config().matcher(&rules)?,
-        parser: filters::add(ParserBuilder::with_stdlib())
-            .build()
-            .expect("a parser without partials always builds"),
-        variables,
-    };
+    let (renderer, ignored) = Renderer::new(template, variables)?;
     renderer.project(template, &ignored)
 }
+
+/// What the parser gives.
+type Parsed = std::result::Result<Liquid, liquid::Error>;
+
+/// The tag whose block the parser reads otherwise than all others.
+const COMMENT: &str = "comment";
 
 struct Renderer {
     matcher: Matcher,
@@ -116,6 +111,25 @@ struct Renderer {
 }
 
 impl Renderer {
+    /// A renderer of a template, and what is left out of it.
+    fn new(template: &Template, variables: Variables) -> Result<(Self, Vec<String>)> {
+        let variables = Rc::new(variables);
+        let rules = rules(template.config(), &variables)?;
+        let ignored = rules
+            .ignore
+            .iter()
+            .map(|entry| template.config().ignored_path(entry))
+            .collect::<Result<Vec<_>>>()?;
+        let renderer = Self {
+            matcher: template.config().matcher(&rules)?,
+            parser: filters::add(ParserBuilder::with_stdlib())
+                .build()
+                .expect("a parser without partials always builds"),
+            variables,
+        };
+        Ok((renderer, ignored))
+    }
+
     fn project<'t>(&self, template: &'t Template, ignored: &[String]) -> Result<Rendered<'t>> {
         let mut files: BTreeMap<PathBuf, (&TemplateFile, RenderedFile<'t>)> = BTreeMap::new();
         let kept = template.files().iter();
@@ -163,14 +177,48 @@ impl Renderer {
     }
 
     fn text(&self, name: &str, text: &str) -> Result<String> {
-        let parsed = self
-            .parser
-            .parse(text)
-            .map_err(|error| syntax_error(name, text, &error))?;
+        if let Some(rendered) = self.shortened(text) {
+            return Ok(rendered);
+        }
+        self.whole_text(name, text)
+    }
+
+    /// Renders a text of which the parser sees but the tags; `None` where something is wrong, as only the
+    /// whole text shows the place.
+    fn shortened(&self, text: &str) -> Option<String> {
+        let short = Shortened::of(text)?;
+        let parsed = self.parser.parse(&short.text).ok()?;
+        self.variables.take_unknown();
+        let rendered = parsed.render(&*self.variables).ok()?;
+        let known = self.variables.take_unknown().is_empty();
+        let unmarked = !self.variables.contain(literals::MARK);
+        (known && unmarked).then(|| short.expand(&rendered))?
+    }
+
+    fn whole_text(&self, name: &str, text: &str) -> Result<String> {
+        let parsed = match text.find(COMMENT) {
+            None => self.parser.parse(text),
+            Some(at) => self.parse_comments(text).map_err(|()| {
+                let message = format!("`{name}` has a comment in which a block is not closed");
+                let error = Error::template(message);
+                let error = error.at(name, text, at..at + COMMENT.len(), "one like this");
+                error.help("close the block, or put what is left out into `{% raw %}`")
+            })?,
+        };
+        let parsed = parsed.map_err(|error| syntax_error(name, text, &error))?;
         self.variables.take_unknown();
         let rendered = parsed.render(&*self.variables);
         self.check_unknown(name, text)?;
         rendered.map_err(|error| render_error(name, text, &error))
+    }
+
+    /// Parses a text with comments; the parser panics where a block in one is not closed.
+    fn parse_comments(&self, text: &str) -> std::result::Result<Parsed, ()> {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(|_| {}));
+        let parsed = panic::catch_unwind(AssertUnwindSafe(|| self.parser.parse(text)));
+        panic::set_hook(hook);
+        parsed.map_err(drop)
     }
 
     /// Points at the first variable that was asked for and does not exist.
@@ -483,4 +531,52 @@ fn expression_error(
     config
         .error_at(span, format!("the condition `{text}` is wrong"), &message)
         .help("a condition is an expression of Rhai over the options, such as `ci == \"none\"`")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{name::Name, template::CONFIG_FILE};
+
+    const CONFIG: &str =
+        "[template]\nfmt = false\n[placeholders]\nword = { prompt = \"?\", default = \"a b\" }\n";
+
+    fn renderer(template: &Template, value: &str) -> Renderer {
+        let name = Name::parse("a").unwrap();
+        let answers = Answers::defaults(template, name).unwrap();
+        let answers = answers.with(template, "word", value).unwrap();
+        let variables = Variables::new(&answers, PathBuf::from("/a"));
+        Renderer::new(template, variables).unwrap().0
+    }
+
+    proptest! {
+        /// What the parser does not see makes no difference.
+        #[test]
+        fn shortened_texts_render_as_whole_ones(
+            pieces in prop::collection::vec(prop_oneof![
+                Just("{{word}}".to_owned()), Just("{{- word -}}".to_owned()),
+                Just("{{ word | upcase }}".to_owned()), Just("{% if word == 'x' %}".to_owned()),
+                Just("{%- if word -%}".to_owned()), Just("{% else %}".to_owned()),
+                Just("{% endif %}".to_owned()), Just("{%- endif -%}".to_owned()),
+                Just("{% for i in (1..3) %}".to_owned()), Just("{% endfor %}".to_owned()),
+                Just("{% capture c %}".to_owned()), Just("{% endcapture %}{{c | size}}".to_owned()),
+                Just("{% raw %}".to_owned()), Just("{% endraw %}".to_owned()),
+                Just("{% comment %}".to_owned()), Just("{% endcomment %}".to_owned()),
+                Just("{{ nothing }}".to_owned()), Just("{{".to_owned()), Just("}}".to_owned()),
+                " {0,3}[a-zA-Zé{}% \n\"']{0,60}\n{0,2}",
+            ], 0..14),
+            value in prop_oneof![Just("x".to_owned()), Just("\u{fdd0}0\u{fdd0}".to_owned())],
+        ) {
+            let files: &'static [_] =
+                Box::leak(Box::new([(CONFIG_FILE, CONFIG.as_bytes(), false)]));
+            let template = Template::from_files("t", files).unwrap();
+            let renderer = renderer(&template, &value);
+            let text = pieces.concat();
+            let whole = renderer.whole_text("f", &text).map_err(|error| error.to_string());
+            let short = renderer.text("f", &text).map_err(|error| error.to_string());
+            prop_assert_eq!(short, whole);
+        }
+    }
 }

@@ -92,6 +92,13 @@ impl Variables {
         self.known.keys().map(String::as_str).chain(late)
     }
 
+    /// Whether the text of a variable that is known so far has this character.
+    pub fn contain(&self, c: char) -> bool {
+        let authors = self.authors.get().and_then(Option::as_ref);
+        let mut all = self.known.values().chain(authors.into_iter().flatten());
+        all.any(|value| value.to_kstr().contains(c))
+    }
+
     /// The names that were asked for in vain since the last call.
     pub fn take_unknown(&self) -> BTreeSet<String> {
         self.unknown.take()
