@@ -48,7 +48,14 @@ impl Terminal {
             .arg(env!("CARGO_BIN_EXE_kiln"))
             .args(args)
             .current_dir(folder);
-        for variable in ["NO_COLOR", "TERM", "CLICOLOR_FORCE", "GIT_DIR"] {
+        for variable in [
+            "CI",
+            "CLICOLOR",
+            "CLICOLOR_FORCE",
+            "GIT_DIR",
+            "NO_COLOR",
+            "TERM",
+        ] {
             command.env_remove(variable);
         }
         command.envs(variables.iter().copied());
