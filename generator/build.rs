@@ -1,5 +1,5 @@
-//! Embeds the template, the examples, and those of earlier releases: writes one `include_bytes!` a file, so that the binary alone
-//! is enough.
+//! Embeds the template, the examples, and those of earlier releases: writes one `include_bytes!` for
+//! each content, so that the binary alone is enough.
 
 use std::{
     collections::HashMap,

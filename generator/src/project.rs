@@ -183,22 +183,7 @@ fn write_into(
     options: WriteOptions,
     transaction: Transaction,
 ) -> Result<Written> {
-    let (files, mut written) = compare(rendered, destination)?;
-    let mut changes = Vec::new();
-    for file in files {
-        let target = destination.join(&file.path);
-        let was = written
-            .replaced
-            .contains(&file.path)
-            .then(|| fs::read(&target));
-        changes.push(Change {
-            path: file.path.clone(),
-            was: was
-                .transpose()
-                .map_err(|cause| Error::io("read", &target, cause))?,
-            contents: Some((file.contents.to_vec(), file.executable)),
-        });
-    }
+    let (mut changes, mut written) = compare(rendered, destination)?;
     let mut folders = rendered.folders.clone();
     if options.vcs == Vcs::Git && !in_repository(destination)? {
         let place = transaction.workplace()?;
@@ -245,29 +230,31 @@ fn read_folder(
 }
 
 /// The files to write, and what will have become of each; nothing may be in the way.
-fn compare<'r, 't>(
-    rendered: &'r Rendered<'t>,
-    destination: &Path,
-) -> Result<(Vec<&'r RenderedFile<'t>>, Written)> {
+fn compare(rendered: &Rendered<'_>, destination: &Path) -> Result<(Vec<Change>, Written)> {
     let mut changes = Vec::new();
     let mut written = Written::default();
     for folder in &rendered.folders {
         check_way(destination, folder, true)?;
     }
     for file in &rendered.files {
-        if !check_way(destination, &file.path, false)? {
-            written.created.push(file.path.clone());
-            changes.push(file);
-            continue;
-        }
         let target = destination.join(&file.path);
-        let there = fs::read(&target).map_err(|cause| Error::io("read", &target, cause))?;
-        if there == *file.contents {
-            written.unchanged.push(file.path.clone());
-        } else {
-            written.replaced.push(file.path.clone());
-            changes.push(file);
+        let was = check_way(destination, &file.path, false)?.then(|| fs::read(&target));
+        let was = was
+            .transpose()
+            .map_err(|cause| Error::io("read", &target, cause))?;
+        match &was {
+            Some(there) if *there == *file.contents => {
+                written.unchanged.push(file.path.clone());
+                continue;
+            }
+            Some(_) => written.replaced.push(file.path.clone()),
+            None => written.created.push(file.path.clone()),
         }
+        changes.push(Change {
+            path: file.path.clone(),
+            was,
+            contents: Some((file.contents.to_vec(), file.executable)),
+        });
     }
     Ok((changes, written))
 }

@@ -7,11 +7,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+pub use kiln::snapshot::text;
 use kiln::{
     example::{Example, render_example},
     history::Release,
     name::Name,
     option::Answers,
+    snapshot,
     template::Template,
 };
 use tempfile::TempDir;
@@ -186,7 +188,7 @@ impl Project {
         assert!(
             output.status.success(),
             "cargo {arguments:?} failed:\n{}",
-            without_progress(&text)
+            snapshot::without_progress(&text)
         );
         assert!(
             !text.contains("warning:"),
@@ -282,29 +284,6 @@ pub fn idx_data(folder: &Path, size: u32) {
         let labels = idx(&[examples], |at| (at % 10) as u8);
         fs::write(folder.join(files[1]), labels).expect("a file");
     }
-}
-
-/// What a program printed, both streams.
-pub fn text(output: &Output) -> String {
-    let (out, err) = (&output.stdout, &output.stderr);
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(out),
-        String::from_utf8_lossy(err)
-    )
-}
-
-/// What cargo printed without the lines that say what it compiles: a message is then near its start.
-fn without_progress(text: &str) -> String {
-    let progress = ["Compiling", "Checking", "Downloaded", "Downloading"];
-    let says_more = |line: &&str| {
-        let word = line.split_whitespace().next();
-        !progress.iter().any(|&each| Some(each) == word)
-    };
-    text.lines()
-        .filter(says_more)
-        .collect::<Vec<_>>()
-        .join("\n")
 }
 
 fn command(program: &str, arguments: &[&str], folder: &Path) -> Command {

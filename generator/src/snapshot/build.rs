@@ -117,7 +117,7 @@ impl Project {
             .current_dir(&self.path)
             .output();
         let output = expect(output.map_err(|cause| Error::io("run", &program, cause)));
-        let said = said(&output);
+        let said = text(&output);
         assert!(
             output.status.success(),
             "the training with {options:?} fails:\n{said}"
@@ -139,7 +139,7 @@ impl Project {
     #[track_caller]
     pub fn cargo(&self, arguments: &[&str]) -> String {
         let output = expect(self.try_cargo(arguments));
-        let said = said(&output);
+        let said = text(&output);
         assert!(
             output.status.success(),
             "cargo {} fails:\n{}",
@@ -371,7 +371,8 @@ fn share(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn said(output: &Output) -> String {
+/// What a program printed, both streams.
+pub fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
         "{}{}",
@@ -381,7 +382,7 @@ fn said(output: &Output) -> String {
 }
 
 /// What cargo printed without the lines that say what it compiles: a message is then near its start.
-fn without_progress(text: &str) -> String {
+pub fn without_progress(text: &str) -> String {
     let progress = ["Compiling", "Checking", "Downloaded", "Downloading"];
     let says_more = |line: &&str| {
         let word = line.split_whitespace().next();

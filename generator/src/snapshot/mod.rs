@@ -65,6 +65,7 @@ use crate::{
 
 use redaction::Redactions;
 
+pub use build::{text, without_progress};
 #[doc(hidden)]
 pub use insta;
 pub use tree::{Entry, Tree, diff, read_tree};
