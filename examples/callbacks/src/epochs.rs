@@ -111,7 +111,13 @@ impl<'a> Training<'a> {
                 return Ok(false);
             }
         }
-        let step = self.progress.step;
+        self.end_epoch()
+            .with_context(|| format!("training stopped at epoch {epoch}, after its last step"))
+    }
+
+    /// Validates and saves; false where training is over, or a signal stopped it.
+    fn end_epoch(&mut self) -> Result<bool> {
+        let Progress { epoch, step, .. } = self.progress;
         self.report.end(step, &merged_metrics(Split::Train)?)?;
         let validation = validate(epoch, step, &self.datasets.validation, self.report)?;
         self.report.parameters(step)?;
@@ -125,11 +131,15 @@ impl<'a> Training<'a> {
 
     /// Trains on a batch; false where a signal asked to stop after it.
     fn step(&mut self, inputs: PerReplica<Shard<Example>>) -> Result<bool> {
-        let (batch, epoch, step) = (inputs.info(), self.progress.epoch, self.progress.step + 1);
-        let strategy = globals::strategy()?;
+        let (epoch, step) = (self.progress.epoch, self.progress.step + 1);
+        self.train_on(inputs, step)
+            .with_context(|| format!("training stopped at epoch {epoch}, step {step}"))
+    }
+
+    fn train_on(&mut self, inputs: PerReplica<Shard<Example>>, step: usize) -> Result<bool> {
+        let (batch, strategy) = (inputs.info(), globals::strategy()?);
         strategy.workers().note_step(step);
-        let losses = distributed_train_step(inputs)
-            .with_context(|| format!("training stopped at epoch {epoch}, step {step}"))?;
+        let losses = distributed_train_step(inputs)?;
         self.report.step(&losses);
         self.losses.push(losses);
         self.progress.examples += batch.examples;

@@ -115,18 +115,19 @@ mod tests {
 
     #[test]
     fn a_replica_that_fails_is_named_and_the_others_do_not_wait() {
-        let message = failure(|| bail!("no such example"));
-        assert!(message.contains("no such example"), "{message}");
-        assert!(message.contains("replica 1"), "{message}");
+        // The others fail too, at almost the same time.
+        for _ in 0..100 {
+            let message = failure(|| bail!("no such example"));
+            assert_eq!(message, "replica 1 of 3 failed: no such example");
+        }
     }
 
     #[test]
     fn a_replica_that_panics_is_named_and_the_others_do_not_wait() {
         let message = failure(|| panic!("index out of range"));
-        assert!(
-            message.contains("it panicked: index out of range"),
-            "{message}"
+        assert_eq!(
+            message,
+            "replica 1 of 3 failed: it panicked: index out of range"
         );
-        assert!(message.contains("replica 1"), "{message}");
     }
 }

@@ -353,7 +353,8 @@ impl ReplicaThreads {
             let (sender, step) = (sender.clone(), step.clone());
             self.send(replica, move |context| {
                 // The receiver is gone only when the caller gave up already.
-                let _ = sender.send((replica, guarded(context, || step(input, context))));
+                let done = |result| drop(sender.send((replica, result)));
+                guarded(context, || step(input, context), done);
             })?;
         }
         drop(sender);
@@ -414,7 +415,7 @@ impl ReplicaThreads {
         done: impl FnOnce(Result<O>) + Send + 'static,
     ) -> Result<()> {
         self.send(replica, move |context| {
-            done(guarded(context, || step(context)));
+            guarded(context, || step(context), done);
         })
     }
 
@@ -475,17 +476,23 @@ fn start_thread(
     Ok(sender)
 }
 
-/// Calls `step`; where it fails or panics, releases the other replicas and names this one.
-fn guarded<O>(context: &ReplicaContext, step: impl FnOnce() -> Result<O>) -> Result<O> {
+/// Gives `done` what `step` comes to; where it fails or panics, names this replica, and releases the
+/// others.
+fn guarded<O>(
+    context: &ReplicaContext,
+    step: impl FnOnce() -> Result<O>,
+    done: impl FnOnce(Result<O>),
+) {
     let result = catch_unwind(AssertUnwindSafe(step))
         .unwrap_or_else(|panic| Err(anyhow!("it panicked: {}", panic_message(&*panic))));
-    result
-        .inspect_err(|error| {
-            context
-                .ops
-                .abort(&format!("{} failed: {error:#}", context.describe()));
-        })
-        .with_context(|| format!("{} failed{}", context.describe(), place(&context.device)))
+    let name = context.describe();
+    let failure = result.as_ref().err();
+    let failure = failure.map(|error| format!("{name} failed: {error:#}"));
+    // Told before the others are released, who then fail too: the first one told is the cause.
+    done(result.with_context(|| format!("{name} failed{}", place(&context.device))));
+    if let Some(failure) = failure {
+        context.ops.abort(&failure);
+    }
 }
 
 /// Where a replica runs, for messages; nothing for the CPU of this machine.
