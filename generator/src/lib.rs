@@ -26,6 +26,7 @@ pub mod name;
 pub mod option;
 mod process;
 pub mod project;
+mod quiet;
 pub mod record;
 pub mod render;
 #[cfg(feature = "snapshot")]

@@ -17,6 +17,19 @@ impl Tag {
         inner.trim_matches('-').trim()
     }
 
+    /// Whether it has a quote that it does not close: Liquid may see its end elsewhere.
+    pub fn is_open(&self, text: &str) -> bool {
+        let mut quote = None;
+        for c in text[self.span.clone()].chars() {
+            match quote {
+                Some(open) if c == open => quote = None,
+                Some(_) => {}
+                None => quote = matches!(c, '"' | '\'').then_some(c),
+            }
+        }
+        quote.is_some()
+    }
+
     fn starts(&self, text: &str, word: &str) -> bool {
         identifiers(self.inner(text)).next() == Some(word)
             && text[self.span.start..].starts_with("{%")
@@ -54,6 +67,18 @@ pub(crate) fn tags(text: &str) -> Vec<Tag> {
     tags
 }
 
+/// The first tag that opens a comment.
+pub(crate) fn comment(text: &str) -> Option<Tag> {
+    let mut at = 0;
+    while let Some(tag) = next(text, at) {
+        if tag.starts(text, "comment") {
+            return Some(tag);
+        }
+        at = tag.span.end;
+    }
+    None
+}
+
 /// The innermost block that is never closed.
 pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
     const BLOCKS: &[&str] = &[
@@ -88,10 +113,27 @@ fn next(text: &str, from: usize) -> Option<Tag> {
         .into_iter()
         .filter_map(|(open, close)| Some((rest.find(open)?, close)))
         .min()?;
-    let end = rest[start + 2..].find(close)?;
+    let inner = &rest[start + 2..];
+    let end = outside_quotes(inner, close).or_else(|| inner.find(close))?;
     Some(Tag {
         span: from + start..from + start + 2 + end + 2,
     })
+}
+
+/// Where `close` stands outside of quotes; `None` also where a line ends in them, as in the text after
+/// a lone apostrophe.
+fn outside_quotes(inner: &str, close: &str) -> Option<usize> {
+    let mut quote = None;
+    for (at, c) in inner.char_indices() {
+        match quote {
+            Some(open) if c == open => quote = None,
+            Some(_) if c == '\n' => return None,
+            Some(_) => {}
+            None if inner[at..].starts_with(close) => return Some(at),
+            None => quote = matches!(c, '"' | '\'').then_some(c),
+        }
+    }
+    None
 }
 
 /// The words of a tag that are not in quotes and not after a dot.
@@ -135,6 +177,23 @@ mod tests {
         assert_eq!(found("{% comment %}{{ a }}{% endcomment %}"), [""; 0]);
         assert_eq!(found("{{ open"), [""; 0]);
         assert_eq!(found("{{}} {%%}"), ["{{}}", "{%%}"]);
+    }
+
+    #[test]
+    fn finds_ends_as_liquid_does() {
+        assert_eq!(found(r#"{{ "}}" }} b"#), [r#"{{ "}}" }}"#]);
+        assert_eq!(found(r#"{% if a == '"%}' %}"#), [r#"{% if a == '"%}' %}"#]);
+        assert_eq!(found("{{ it's }}\nit's }}"), ["{{ it's }}"]);
+        let is_open = |text| tags(text)[0].is_open(text);
+        assert!(is_open("{{ it's }}") && is_open("{{ 'a\n}}' }}"));
+        assert!(!is_open("{{ '\"' }}") && !is_open("{{ 'a\n' }}"));
+    }
+
+    #[test]
+    fn finds_the_first_comment() {
+        let at = |text| comment(text).map(|tag| tag.span.start);
+        assert_eq!(at("a comment {{ comment }}"), None);
+        assert_eq!(at("comment {{ a }}{%- comment -%}{% comment %}"), Some(15));
     }
 
     #[test]
