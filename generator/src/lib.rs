@@ -24,6 +24,7 @@ mod literals;
 pub mod merge;
 pub mod name;
 pub mod option;
+mod portable;
 mod process;
 pub mod project;
 mod quiet;

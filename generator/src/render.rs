@@ -220,7 +220,9 @@ impl Renderer {
         let tags = tags::tags(text);
         let panics = |tag: &&Tag| quiet::catch(|| self.render(&text[tag.span.clone()])).is_err();
         let tag = tags.iter().find(panics).or(tags.first());
-        let span = tag.or(comment.as_ref()).map_or(0..0, |tag| tag.span.clone());
+        let span = tag
+            .or(comment.as_ref())
+            .map_or(0..0, |tag| tag.span.clone());
         Error::template(format!("Liquid cannot cope with `{name}`: {why}"))
             .at(name, text, span, "here")
             .help("write it otherwise: whole numbers lie within 64 bits, also those that filters make")
