@@ -98,6 +98,11 @@ fn render_with(template: &Template, variables: Variables) -> Result<Rendered<'_>
     renderer.project(template, &ignored)
 }
 
+/// As many blocks may lie in one another. The parser calls itself for each, and overflows its stack, which
+/// cannot be caught, at some thousand.
+const DEEPEST: usize = 100;
+/// As much of a panic's message is shown: the parser's may quote the whole text.
+const LONGEST_WHY: usize = 160;
 /// What the parser panics with where a block in a comment is not closed.
 const OPEN_IN_COMMENT: &str = "File shouldn't end before EOI.";
 
@@ -174,6 +179,12 @@ impl Renderer {
     }
 
     fn text(&self, name: &str, text: &str) -> Result<String> {
+        if let Some(tag) = tags::too_deep(text, DEEPEST) {
+            let message = format!("`{name}` has more than {DEEPEST} blocks in one another");
+            return Err(Error::template(message)
+                .at(name, text, tag.span, "one too many")
+                .help("close blocks sooner, or take the file apart"));
+        }
         if let Some(rendered) = self.shortened(text) {
             return Ok(rendered);
         }
@@ -223,9 +234,10 @@ impl Renderer {
         let span = tag
             .or(comment.as_ref())
             .map_or(0..0, |tag| tag.span.clone());
+        let why: String = why.chars().take(LONGEST_WHY).collect();
         Error::template(format!("Liquid cannot cope with `{name}`: {why}"))
             .at(name, text, span, "here")
-            .help("write it otherwise: whole numbers lie within 64 bits, also those that filters make")
+            .help("write it more simply; whole numbers lie within 64 bits, also those that filters make")
     }
 
     /// Points at the first variable that was asked for and does not exist.
@@ -677,6 +689,54 @@ mod tests {
             let short = renderer.text("f", &text).map_err(|error| error.to_string());
             prop_assert_eq!(short, whole);
         });
+    }
+
+    /// None of these ends the process.
+    #[test]
+    fn texts_that_are_too_much_for_liquid() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let renderer = renderer(&template, "9223372036854775807");
+        let nested = |times| {
+            format!(
+                "{}{}",
+                "{% if word %}".repeat(times),
+                "{% endif %}".repeat(times)
+            )
+        };
+        assert_eq!(renderer.text("f", &nested(DEEPEST)).unwrap(), "");
+        let brackets = format!(
+            "ok {{{{ {}1{} }}}}",
+            "word[".repeat(30_000),
+            "]".repeat(30_000)
+        );
+        for (text, line, column) in [
+            (nested(DEEPEST + 1), 1, DEEPEST * 13 + 1),
+            (nested(9_999), 1, DEEPEST * 13 + 1),
+            (brackets, 1, 4),
+            (
+                "{{word}}\n{{ word | divided_by: 99999999999999999999 }}".to_owned(),
+                2,
+                1,
+            ),
+            (
+                "a\n {% for i in (-1..9223372036854775806) %}{% endfor %}".to_owned(),
+                2,
+                2,
+            ),
+            (
+                "a {{ -9223372036854775808 | divided_by: -1 }}".to_owned(),
+                1,
+                3,
+            ),
+        ] {
+            let error = renderer.text("f", &text).unwrap_err();
+            assert_eq!(
+                error.place(),
+                Some(("f".to_owned(), line, column)),
+                "{error}"
+            );
+            assert!(error.to_string().len() < 250 && error.way_out().is_some());
+        }
     }
 
     /// Blocks, filters and quotes in which the text between tags counts.

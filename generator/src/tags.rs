@@ -2,6 +2,24 @@
 
 use std::ops::Range;
 
+/// Tags that open a block, which `end…` closes.
+const BLOCKS: &[&str] = &[
+    "if",
+    "unless",
+    "case",
+    "for",
+    "tablerow",
+    "capture",
+    "ifchanged",
+    "comment",
+];
+
+/// Whether a tag opens a block or closes one.
+enum Step {
+    In,
+    Out,
+}
+
 /// A `{{ … }}` or `{% … %}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
@@ -31,8 +49,22 @@ impl Tag {
     }
 
     fn starts(&self, text: &str, word: &str) -> bool {
-        identifiers(self.inner(text)).next() == Some(word)
-            && text[self.span.start..].starts_with("{%")
+        self.word(text) == Some(word)
+    }
+
+    /// The word that a `{% … %}` starts with.
+    fn word<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let is_tag = text[self.span.start..].starts_with("{%");
+        identifiers(self.inner(text)).next().filter(|_| is_tag)
+    }
+
+    fn step(&self, text: &str) -> Option<Step> {
+        let word = self.word(text)?;
+        if BLOCKS.contains(&word) {
+            return Some(Step::In);
+        }
+        let closes = BLOCKS.contains(&word.strip_prefix("end")?);
+        closes.then_some(Step::Out)
     }
 }
 
@@ -81,30 +113,30 @@ pub(crate) fn comment(text: &str) -> Option<Tag> {
 
 /// The innermost block that is never closed.
 pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
-    const BLOCKS: &[&str] = &[
-        "if",
-        "unless",
-        "case",
-        "for",
-        "tablerow",
-        "capture",
-        "ifchanged",
-    ];
     let mut open = Vec::new();
     for tag in tags(text) {
-        let word = identifiers(tag.inner(text)).next().unwrap_or("");
-        if !text[tag.span.start..].starts_with("{%") {
-            continue;
-        } else if BLOCKS.contains(&word) {
-            open.push(tag.span);
-        } else if word
-            .strip_prefix("end")
-            .is_some_and(|block| BLOCKS.contains(&block))
-        {
-            open.pop();
+        match tag.step(text) {
+            Some(Step::In) => open.push(tag.span),
+            Some(Step::Out) => drop(open.pop()),
+            None => {}
         }
     }
     open.pop()
+}
+
+/// The first block that lies in `limit` others, also in a comment.
+pub(crate) fn too_deep(text: &str, limit: usize) -> Option<Tag> {
+    let (mut at, mut open) = (0, 0_usize);
+    while let Some(tag) = next(text, at) {
+        at = tag.span.end;
+        match tag.step(text) {
+            Some(Step::In) if open == limit => return Some(tag),
+            Some(Step::In) => open += 1,
+            Some(Step::Out) => open = open.saturating_sub(1),
+            None => {}
+        }
+    }
+    None
 }
 
 fn next(text: &str, from: usize) -> Option<Tag> {
@@ -187,6 +219,16 @@ mod tests {
         let is_open = |text| tags(text)[0].is_open(text);
         assert!(is_open("{{ it's }}") && is_open("{{ 'a\n}}' }}"));
         assert!(!is_open("{{ '\"' }}") && !is_open("{{ 'a\n' }}"));
+    }
+
+    #[test]
+    fn finds_blocks_that_lie_too_deep() {
+        let at = |tags: &[&str]| too_deep(&tags.concat(), 2).map(|tag| tag.span.start);
+        let (open, close) = ("{% if a %}", "{%- endif %}");
+        assert_eq!(at(&[open, open, close, open, close, close]), None);
+        assert_eq!(at(&[open, close].repeat(9)), None);
+        assert_eq!(at(&[open, "{{ if }}", open, open]), Some(28));
+        assert_eq!(at(&[open, "{% comment %}", open]), Some(23));
     }
 
     #[test]
