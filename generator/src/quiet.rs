@@ -63,7 +63,8 @@ mod tests {
         assert_eq!(caught, Err("b".to_owned()));
         let caught: Result<(), _> = catch(|| panic::panic_any(1));
         assert_eq!(caught, Err("it says no more".to_owned()));
-        let caught = catch(|| catch(|| panic!("inner")).and_then(|()| Ok(())));
+        let inner = || -> Result<(), String> { catch(|| panic!("inner")) };
+        let caught = catch(inner);
         assert_eq!(caught, Ok(Err("inner".to_owned())));
     }
 
