@@ -12,7 +12,7 @@ use crate::{
     option::{Choice, OptionKind, TemplateOption, Value},
     project::Vcs,
     tags,
-    template::{Template, parents},
+    template::{CONFIG_FILE, Template, parents},
     variables::BUILT_IN,
 };
 
@@ -191,6 +191,11 @@ impl Config {
             }
         }
         self.check_never_rendered(template)
+    }
+
+    /// What stands before paths of the template in messages.
+    pub fn root(&self) -> &str {
+        self.name.strip_suffix(CONFIG_FILE).unwrap_or("")
     }
 
     /// The path that an entry of `ignore` stands for, with `/` between its parts.

@@ -4,7 +4,7 @@
 use std::{
     env,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Component,
+    path::{Component, PathBuf},
 };
 
 use crate::{
@@ -37,6 +37,42 @@ const PIECES: &[&str] = &[
     "{% comment %}",
     "{% endcomment %}",
     "{% capture c %}",
+    "{% endcapture %}",
+    "{% ifchanged %}",
+    "{% endifchanged %}",
+    "{% unless text %}",
+    "{% endunless %}",
+    "{% case text %}",
+    "{% when 'a' %}",
+    "{% endcase %}",
+    "{% for i in (1..3) %}",
+    "{% endfor %}",
+    "{% tablerow i in (1..3) cols:0 %}",
+    "{% endtablerow %}",
+    "{% cycle 'a', text %}",
+    "{% increment n %}",
+    "{% assign c = text %}",
+    "{% include 'a' %}",
+    "{% break %}",
+    "{% else %}",
+    "{% raw %}",
+    "{% endraw %}",
+    "{{ '}}' }}",
+    "{{ \"%}\" | append: '{{' }}",
+    " | divided_by: 0",
+    " | divided_by: -1",
+    " | times: 9223372036854775807",
+    " | minus: 9223372036854775807",
+    " | slice: -9, 99",
+    " | truncate: 1, ''",
+    " | date: '%Q'",
+    " | url_decode",
+    " | round: 99",
+    " | modulo: 0",
+    "99999999999999999999",
+    "-9223372036854775808",
+    "..",
+    ":",
     "endraw",
     "if ",
     "endif",
@@ -146,11 +182,16 @@ impl Numbers {
 
 /// Feeds broken texts to `read`, each of which starts as one of `seeds`.
 fn fuzz(what: &str, seeds: &[&str], read: impl Fn(&str, &mut Numbers)) {
+    fuzz_less(1, what, seeds, read);
+}
+
+/// The same with a part of the cases, for what takes long.
+fn fuzz_less(part: u64, what: &str, seeds: &[&str], read: impl Fn(&str, &mut Numbers)) {
     let number = |name: &str, default: u64| {
         let value = env::var(name).ok().and_then(|value| value.parse().ok());
         value.unwrap_or(default)
     };
-    let cases = number("KILN_FUZZ_CASES", CASES);
+    let cases = number("KILN_FUZZ_CASES", CASES) / part;
     let mut numbers = Numbers(number("KILN_FUZZ_SEED", 1) | 1 << 40);
     for case in 0..cases {
         let seed = seeds[numbers.below(seeds.len())];
@@ -271,40 +312,76 @@ fn markers() {
     });
 }
 
+const CONFIG: &str = "[template]\nfmt = false\n[placeholders]\ntext = { prompt = \"?\" }\n";
+
+/// A template of one option and these files, which live for ever, as the embedded ones do.
+fn leaked(texts: &[(&str, &str)]) -> Result<Template, Error> {
+    let leak = |text: &str| &*Box::leak(text.to_owned().into_boxed_str());
+    let files = texts
+        .iter()
+        .map(|(path, text)| (leak(path), leak(text).as_bytes(), false));
+    Template::from_files("t", Box::leak(files.collect()))
+}
+
+/// What a template of one option says to a value of it.
+fn rendered_with(template: &Template, value: &str) -> Result<Vec<PathBuf>, Error> {
+    let value = crate::option::Value::Text(value.to_owned());
+    let values = [("text".to_owned(), value)].into_iter().collect();
+    let answers = Answers::complete(template, Name::parse("a")?, values)?;
+    let rendered = render(template, &answers)?;
+    let files = rendered.files.into_iter().map(|file| file.path);
+    Ok(files.chain(rendered.folders).collect())
+}
+
+#[test]
+fn conditions() {
+    let seeds = [
+        "text == \"a\" && crate_type.len() > 1",
+        "text.sub_string(1, 2) in [\"a\", `b`] || 7 / 2 % 3 << 1 == -1",
+        "text.index_of('a') == 9223372036854775807 + 1",
+    ];
+    // To make an engine of Rhai takes milliseconds.
+    fuzz_less(10, "a condition", &seeds, |text, numbers| {
+        // JSON quotes a text as TOML does.
+        let name = serde_json::Value::from(text).to_string();
+        let config = format!("{CONFIG}[conditional.{name}]\nignore = []\n");
+        let template = leaked(&[(CONFIG_FILE, &config)]);
+        let rendered = template.and_then(|template| rendered_with(&template, &numbers.broken("a")));
+        if let Err(error) = rendered {
+            is_drawn(&error, &config);
+        }
+    });
+}
+
 /// Also the names of files: none leads out of the project.
 #[test]
 fn liquid() {
-    const CONFIG: &str = "[template]\nfmt = false\n[placeholders]\ntext = { prompt = \"?\" }\n";
     let strategy = embedded("src/strategy.rs.liquid");
     let seeds = [
         &strategy[strategy.find("{{").unwrap()..],
         "{% if text == \"a\" %}{{text}}{% endif %}\n",
+        "{% case text %}{% when 'a', '}}' %}b{% else %}{{ 7 | divided_by: 2 }}{% endcase %}\n",
+        "{% for i in (1..4) %}{% ifchanged %}{{ i | modulo: 2 }} and words, many of them\
+         {% endifchanged %}{% endfor %}",
+        "{% comment %}{% if text %}{% raw %}{{ }}{% endraw %}{% endif %}{% endcomment %}",
+        "{{ text | append: \"'}}\" | replace: '\"', '%}' | slice: 1, 3 | url_decode | date: '%Y' }}",
     ];
-    let leak = |text: &str| &*Box::leak(text.to_owned().into_boxed_str());
     fuzz("Liquid", &seeds, |text, numbers| {
-        // The file is leaked, as the embedded ones live for ever: a short part of it will do.
+        // The file is leaked: a short part of it will do.
         let end = (0..=text.len().min(200))
             .rev()
             .find(|at| text.is_char_boundary(*at));
-        let text = leak(&text[..end.unwrap()]);
         let name = numbers
             .broken("a/{{text}}/{{project-name}}.txt")
             .replace(['\0', '\n'], "");
-        let path = leak(&name);
-        let files: &'static [_] = Box::leak(Box::new([
-            (CONFIG_FILE, CONFIG.as_bytes(), false),
-            (path, text.as_bytes(), false),
-        ]));
+        let template = leaked(&[(CONFIG_FILE, CONFIG), (&name, &text[..end.unwrap()])]);
         let value = numbers.broken("../a");
-        let rendered = Template::from_files("t", files).and_then(|template| {
-            let name = Name::parse("a")?;
-            let values = [("text".to_owned(), crate::option::Value::Text(value.clone()))];
-            let answers = Answers::complete(&template, name, values.into_iter().collect())?;
-            let rendered = render(&template, &answers)?;
-            let paths = rendered.files.iter().map(|file| file.path.clone());
-            Ok(paths
-                .chain(rendered.folders.iter().cloned())
-                .collect::<Vec<_>>())
+        let rendered = template.and_then(|template| {
+            // What it says of the names does not change what they come out as.
+            if let Err(error) = template.check() {
+                assert!(!error.draw(false).is_empty());
+            }
+            rendered_with(&template, &value)
         });
         match rendered {
             Ok(paths) => {

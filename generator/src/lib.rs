@@ -24,8 +24,10 @@ mod literals;
 pub mod merge;
 pub mod name;
 pub mod option;
+mod portable;
 mod process;
 pub mod project;
+mod quiet;
 pub mod record;
 pub mod render;
 #[cfg(feature = "snapshot")]

@@ -9,9 +9,9 @@ use crate::tags;
 pub(crate) const MARK: char = '\u{fdd0}';
 /// Text that is shorter gains nothing.
 const SHORTEST: usize = 24;
-/// Blocks whose text is not copied as it is: `capture` gives it to filters, and in the others tags are
-/// text.
-const SPECIAL: [&str; 3] = ["capture", "comment", "raw"];
+/// Blocks whose text is not copied as it is: `capture` gives it to filters, `ifchanged` compares it, and
+/// in the others tags are text. The filter may make a mark out of letters.
+const SPECIAL: [&str; 5] = ["capture", "comment", "ifchanged", "raw", "url_decode"];
 
 /// A text of Liquid in which marks stand for what is copied as it is.
 pub(crate) struct Shortened<'t> {
@@ -35,6 +35,9 @@ impl<'t> Shortened<'t> {
         };
         let mut at = 0;
         for tag in tags::tags(original) {
+            if tag.is_open(original) {
+                return None;
+            }
             short.push(at..tag.span.start);
             short.text.push_str(&original[tag.span.clone()]);
             at = tag.span.end;

@@ -175,7 +175,8 @@ fn check_reserved(name: &str) -> Result<()> {
     Err(refuse(name, reason))
 }
 
-fn is_windows_device(lower: &str) -> bool {
+/// Whether a name in small letters is one that Windows keeps for a device.
+pub(crate) fn is_windows_device(lower: &str) -> bool {
     let numbered = |prefix| {
         lower
             .strip_prefix(prefix)

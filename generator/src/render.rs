@@ -4,12 +4,11 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     ops::Range,
-    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     rc::Rc,
 };
 
-use liquid::{Parser, ParserBuilder, Template as Liquid};
+use liquid::{Parser, ParserBuilder};
 use rhai::{Dynamic, Engine, EvalAltResult};
 use toml::Spanned;
 
@@ -19,7 +18,8 @@ use crate::{
     filters,
     literals::{self, Shortened},
     option::Answers,
-    tags::{self, has_liquid},
+    quiet,
+    tags::{self, Tag, has_liquid},
     template::{Template, TemplateFile, not_utf8},
     variables::Variables,
 };
@@ -98,11 +98,13 @@ fn render_with(template: &Template, variables: Variables) -> Result<Rendered<'_>
     renderer.project(template, &ignored)
 }
 
-/// What the parser gives.
-type Parsed = std::result::Result<Liquid, liquid::Error>;
-
-/// The tag whose block the parser reads otherwise than all others.
-const COMMENT: &str = "comment";
+/// As many blocks may lie in one another. The parser calls itself for each, and overflows its stack, which
+/// cannot be caught, at some thousand.
+const DEEPEST: usize = 100;
+/// As much of a panic's message is shown: the parser's may quote the whole text.
+const LONGEST_WHY: usize = 160;
+/// What the parser panics with where a block in a comment is not closed.
+const OPEN_IN_COMMENT: &str = "File shouldn't end before EOI.";
 
 struct Renderer {
     matcher: Matcher,
@@ -177,6 +179,12 @@ impl Renderer {
     }
 
     fn text(&self, name: &str, text: &str) -> Result<String> {
+        if let Some(tag) = tags::too_deep(text, DEEPEST) {
+            let message = format!("`{name}` has more than {DEEPEST} blocks in one another");
+            return Err(Error::template(message)
+                .at(name, text, tag.span, "one too many")
+                .help("close blocks sooner, or take the file apart"));
+        }
         if let Some(rendered) = self.shortened(text) {
             return Ok(rendered);
         }
@@ -187,38 +195,49 @@ impl Renderer {
     /// whole text shows the place.
     fn shortened(&self, text: &str) -> Option<String> {
         let short = Shortened::of(text)?;
-        let parsed = self.parser.parse(&short.text).ok()?;
         self.variables.take_unknown();
-        let rendered = parsed.render(&*self.variables).ok()?;
+        let rendered = quiet::catch(|| self.render(&short.text)).ok()?.ok()?;
         let known = self.variables.take_unknown().is_empty();
         let unmarked = !self.variables.contain(literals::MARK);
         (known && unmarked).then(|| short.expand(&rendered))?
     }
 
-    fn whole_text(&self, name: &str, text: &str) -> Result<String> {
-        let parsed = match text.find(COMMENT) {
-            None => self.parser.parse(text),
-            Some(at) => self.parse_comments(text).map_err(|()| {
-                let message = format!("`{name}` has a comment in which a block is not closed");
-                let error = Error::template(message);
-                let error = error.at(name, text, at..at + COMMENT.len(), "one like this");
-                error.help("close the block, or put what is left out into `{% raw %}`")
-            })?,
-        };
-        let parsed = parsed.map_err(|error| syntax_error(name, text, &error))?;
-        self.variables.take_unknown();
-        let rendered = parsed.render(&*self.variables);
-        self.check_unknown(name, text)?;
-        rendered.map_err(|error| render_error(name, text, &error))
+    /// Parses and renders; both may panic.
+    fn render(&self, text: &str) -> std::result::Result<String, liquid::Error> {
+        self.parser.parse(text)?.render(&*self.variables)
     }
 
-    /// Parses a text with comments; the parser panics where a block in one is not closed.
-    fn parse_comments(&self, text: &str) -> std::result::Result<Parsed, ()> {
-        let hook = panic::take_hook();
-        panic::set_hook(Box::new(|_| {}));
-        let parsed = panic::catch_unwind(AssertUnwindSafe(|| self.parser.parse(text)));
-        panic::set_hook(hook);
-        parsed.map_err(drop)
+    fn whole_text(&self, name: &str, text: &str) -> Result<String> {
+        let parsed = quiet::catch(|| self.parser.parse(text))
+            .map_err(|why| self.panic_error(name, text, &why))?
+            .map_err(|error| syntax_error(name, text, &error))?;
+        self.variables.take_unknown();
+        let rendered = quiet::catch(|| parsed.render(&*self.variables));
+        self.check_unknown(name, text)?;
+        rendered
+            .map_err(|why| self.panic_error(name, text, &why))?
+            .map_err(|error| render_error(name, text, &error))
+    }
+
+    /// What is wrong with a text that Liquid panics on.
+    fn panic_error(&self, name: &str, text: &str, why: &str) -> Error {
+        let comment = tags::comment(text);
+        if let (Some(tag), OPEN_IN_COMMENT) = (&comment, why) {
+            let message = format!("`{name}` has a comment in which a block is not closed");
+            return Error::template(message)
+                .at(name, text, tag.span.clone(), "one like this")
+                .help("close the block, or put what is left out into `{% raw %}`");
+        }
+        let tags = tags::tags(text);
+        let panics = |tag: &&Tag| quiet::catch(|| self.render(&text[tag.span.clone()])).is_err();
+        let tag = tags.iter().find(panics).or(tags.first());
+        let span = tag
+            .or(comment.as_ref())
+            .map_or(0..0, |tag| tag.span.clone());
+        let why: String = why.chars().take(LONGEST_WHY).collect();
+        Error::template(format!("Liquid cannot cope with `{name}`: {why}"))
+            .at(name, text, span, "here")
+            .help("write it more simply; whole numbers lie within 64 bits, also those that filters make")
     }
 
     /// Points at the first variable that was asked for and does not exist.
@@ -463,8 +482,9 @@ fn rules(config: &Config, variables: &Rc<Variables>) -> Result<Rules> {
     }
     let engine = engine(variables);
     for conditional in &config.conditionals {
-        let truth = engine
-            .eval_expression::<bool>(conditional.expression.get_ref())
+        let expression = conditional.expression.get_ref();
+        let truth = quiet::catch(|| engine.eval_expression::<bool>(expression))
+            .unwrap_or_else(|why| Err(why.into()))
             .map_err(|error| {
                 expression_error(config, &conditional.expression, &error, variables)
             })?;
@@ -538,10 +558,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{name::Name, template::CONFIG_FILE};
+    use crate::{embedded::Files, name::Name, template::CONFIG_FILE};
 
     const CONFIG: &str =
         "[template]\nfmt = false\n[placeholders]\nword = { prompt = \"?\", default = \"a b\" }\n";
+    const FILES: Files = &[(CONFIG_FILE, CONFIG.as_bytes(), false)];
 
     fn renderer(template: &Template, value: &str) -> Renderer {
         let name = Name::parse("a").unwrap();
@@ -551,32 +572,188 @@ mod tests {
         Renderer::new(template, variables).unwrap().0
     }
 
-    proptest! {
-        /// What the parser does not see makes no difference.
-        #[test]
-        fn shortened_texts_render_as_whole_ones(
-            pieces in prop::collection::vec(prop_oneof![
-                Just("{{word}}".to_owned()), Just("{{- word -}}".to_owned()),
-                Just("{{ word | upcase }}".to_owned()), Just("{% if word == 'x' %}".to_owned()),
-                Just("{%- if word -%}".to_owned()), Just("{% else %}".to_owned()),
-                Just("{% endif %}".to_owned()), Just("{%- endif -%}".to_owned()),
-                Just("{% for i in (1..3) %}".to_owned()), Just("{% endfor %}".to_owned()),
-                Just("{% capture c %}".to_owned()), Just("{% endcapture %}{{c | size}}".to_owned()),
-                Just("{% raw %}".to_owned()), Just("{% endraw %}".to_owned()),
-                Just("{% comment %}".to_owned()), Just("{% endcomment %}".to_owned()),
-                Just("{{ nothing }}".to_owned()), Just("{{".to_owned()), Just("}}".to_owned()),
-                " {0,3}[a-zA-Zé{}% \n\"']{0,60}\n{0,2}",
-            ], 0..14),
-            value in prop_oneof![Just("x".to_owned()), Just("\u{fdd0}0\u{fdd0}".to_owned())],
-        ) {
-            let files: &'static [_] =
-                Box::leak(Box::new([(CONFIG_FILE, CONFIG.as_bytes(), false)]));
-            let template = Template::from_files("t", files).unwrap();
-            let renderer = renderer(&template, &value);
-            let text = pieces.concat();
+    /// Text that is long enough to be left out, and alike often enough for `ifchanged`.
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("the same words, and many of them\n".to_owned()),
+            Just("more words, which are others, it's so".to_owned()),
+            " {0,3}[a-zA-Zé{}% \n\"']{0,60}\n{0,2}",
+        ]
+    }
+
+    /// Something in quotes, also what looks like the end of a tag.
+    fn quoted() -> impl Strategy<Value = String> {
+        let inner = prop_oneof![
+            Just("}}".to_owned()),
+            Just("%}".to_owned()),
+            Just("{{ word }}".to_owned()),
+            Just("{% endif %}".to_owned()),
+            Just("%EF%B7%900%EF%B7%90".to_owned()),
+            "[a-z{}%\\n -]{0,30}",
+        ];
+        (inner, any::<bool>(), "['\"]?").prop_map(|(inner, double, other)| {
+            let quote = if double { '"' } else { '\'' };
+            let other = other.replace(quote, "");
+            format!("{quote}{inner}{other}{quote}")
+        })
+    }
+
+    /// What stands alone: whole tags, and pieces that go wrong.
+    fn element() -> impl Strategy<Value = String> {
+        let alone = prop::sample::select(vec![
+            "{{word}}",
+            "{{- word -}}",
+            "{{ word | upcase | size }}",
+            "{% increment n %}",
+            "{%- decrement n -%}",
+            "{% cycle 'a', 'b' %}",
+            "{% cycle word: 'one', word %}",
+            "{% assign c = word %}",
+            "{{ c | size }}",
+            "{% break %}",
+            "{% continue %}",
+            "{{ forloop.index }}",
+        ]);
+        let wrong = prop::sample::select(vec![
+            "{{ nothing }}",
+            "{{",
+            "}}",
+            "{%",
+            "%}",
+            "\"",
+            "'",
+            "{% if word %}",
+            "{% raw %}",
+            "{% endraw %}",
+            "{% comment %}",
+            "{% endcomment %}",
+            "{% else %}",
+            "{% endif %}",
+            "{{ 99999999999999999999 }}",
+        ]);
+        let filter = prop::sample::select(vec!["append", "remove", "split", "default", "prepend"]);
+        prop_oneof![
+            6 => text(),
+            3 => alone.prop_map(str::to_owned),
+            1 => wrong.prop_map(str::to_owned),
+            1 => quoted().prop_map(|quoted| format!("{{{{ {quoted} }}}}")),
+            1 => (filter, quoted(), quoted()).prop_map(|(filter, one, other)| {
+                format!("{{{{ {one} | {filter}: {other} }}}}")
+            }),
+            1 => quoted().prop_map(|quoted| format!("{{{{- {quoted} | url_decode -}}}}")),
+            1 => quoted().prop_map(|quoted| format!("{{% assign c = {quoted} %}}")),
+        ]
+    }
+
+    /// Texts of which most are right.
+    fn liquid() -> impl Strategy<Value = String> {
+        element().prop_recursive(3, 24, 5, |inner| {
+            let body = prop::collection::vec(inner.clone(), 0..5).prop_map(|all| all.concat());
+            let body = body.boxed();
+            let block = prop::sample::select(vec![
+                ("{% if word == 'x' %}", "{% endif %}"),
+                ("{%- if word -%}", "{%- endif -%}"),
+                ("{% unless word == 'x' %}", "{% endunless %}"),
+                ("{% for i in (1..3) %}", "{% endfor %}"),
+                ("{% for i in (1..4) reversed %}", "{% endfor %}"),
+                ("{% tablerow i in (1..3) cols:2 %}", "{% endtablerow %}"),
+                ("{% ifchanged %}", "{% endifchanged %}"),
+                ("{%- ifchanged -%}", "{% endifchanged %}"),
+                ("{% capture c %}", "{% endcapture %}"),
+                ("{% raw %}", "{% endraw %}"),
+                ("{% comment %}", "{% endcomment %}"),
+            ]);
+            prop_oneof![
+                3 => body.clone(),
+                4 => (block, body.clone())
+                    .prop_map(|((open, close), body)| format!("{open}{body}{close}")),
+                1 => (quoted(), body.clone(), body.clone()).prop_map(|(quoted, one, other)| {
+                    format!("{{% if word != {quoted} %}}{one}{{% else %}}{other}{{% endif %}}")
+                }),
+                1 => (quoted(), text(), body.clone(), body).prop_map(|(quoted, text, one, other)| {
+                    let when = format!("{{% when {quoted}, 'x' %}}");
+                    format!("{{% case word %}}{text}{when}{one}{{% else %}}{other}{{% endcase %}}")
+                }),
+            ]
+        })
+    }
+
+    /// What the parser does not see makes no difference.
+    #[test]
+    fn shortened_texts_render_as_whole_ones() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let renderers = ["x", "\u{fdd0}0\u{fdd0}"].map(|value| renderer(&template, value));
+        proptest!(|(text in liquid(), one in 0..2_usize)| {
+            let renderer = &renderers[one];
             let whole = renderer.whole_text("f", &text).map_err(|error| error.to_string());
             let short = renderer.text("f", &text).map_err(|error| error.to_string());
             prop_assert_eq!(short, whole);
+        });
+    }
+
+    /// None of these ends the process.
+    #[test]
+    fn texts_that_are_too_much_for_liquid() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let renderer = renderer(&template, "9223372036854775807");
+        let nested = |times| {
+            format!(
+                "{}{}",
+                "{% if word %}".repeat(times),
+                "{% endif %}".repeat(times)
+            )
+        };
+        assert_eq!(renderer.text("f", &nested(DEEPEST)).unwrap(), "");
+        let brackets = format!(
+            "ok {{{{ {}1{} }}}}",
+            "word[".repeat(30_000),
+            "]".repeat(30_000)
+        );
+        for (text, line, column) in [
+            (nested(DEEPEST + 1), 1, DEEPEST * 13 + 1),
+            (nested(9_999), 1, DEEPEST * 13 + 1),
+            (brackets, 1, 4),
+            (
+                "{{word}}\n{{ word | divided_by: 99999999999999999999 }}".to_owned(),
+                2,
+                1,
+            ),
+            (
+                "a\n {% for i in (-1..9223372036854775806) %}{% endfor %}".to_owned(),
+                2,
+                2,
+            ),
+            (
+                "a {{ -9223372036854775808 | divided_by: -1 }}".to_owned(),
+                1,
+                3,
+            ),
+        ] {
+            let error = renderer.text("f", &text).unwrap_err();
+            assert_eq!(
+                error.place(),
+                Some(("f".to_owned(), line, column)),
+                "{error}"
+            );
+            assert!(error.to_string().len() < 250 && error.way_out().is_some());
         }
+    }
+
+    /// Blocks, filters and quotes in which the text between tags counts.
+    #[test]
+    fn texts_that_cannot_be_shortened() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let renderer = renderer(&template, "x");
+        let long = "these words are long enough to be left out";
+        let twice = format!("{{% ifchanged %}}{long}{{% endifchanged %}}").repeat(2);
+        assert_eq!(renderer.text("f", &twice).unwrap(), long);
+        let mark = "{{ '%EF%B7%900%EF%B7%90' | url_decode }}";
+        let marked = renderer.text("f", &format!("{long}{mark}")).unwrap();
+        assert_eq!(marked, format!("{long}\u{fdd0}0\u{fdd0}"));
+        let quoted = format!("{{{{ 'a\n}}}} {long} {{{{ ' | size }}}}");
+        let size = format!("a\n}}}} {long} {{{{ ").len();
+        assert_eq!(renderer.text("f", &quoted).unwrap(), size.to_string());
+        let unclosed = format!("{{{{ 1 | append: 'x }}}}\n{long}\n' {{{{ ' }}}}");
+        assert!(renderer.text("f", &unclosed).is_err());
     }
 }

@@ -2,6 +2,24 @@
 
 use std::ops::Range;
 
+/// Tags that open a block, which `end…` closes.
+const BLOCKS: &[&str] = &[
+    "if",
+    "unless",
+    "case",
+    "for",
+    "tablerow",
+    "capture",
+    "ifchanged",
+    "comment",
+];
+
+/// Whether a tag opens a block or closes one.
+enum Step {
+    In,
+    Out,
+}
+
 /// A `{{ … }}` or `{% … %}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
@@ -17,9 +35,36 @@ impl Tag {
         inner.trim_matches('-').trim()
     }
 
+    /// Whether it has a quote that it does not close: Liquid may see its end elsewhere.
+    pub fn is_open(&self, text: &str) -> bool {
+        let mut quote = None;
+        for c in text[self.span.clone()].chars() {
+            match quote {
+                Some(open) if c == open => quote = None,
+                Some(_) => {}
+                None => quote = matches!(c, '"' | '\'').then_some(c),
+            }
+        }
+        quote.is_some()
+    }
+
     fn starts(&self, text: &str, word: &str) -> bool {
-        identifiers(self.inner(text)).next() == Some(word)
-            && text[self.span.start..].starts_with("{%")
+        self.word(text) == Some(word)
+    }
+
+    /// The word that a `{% … %}` starts with.
+    fn word<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let is_tag = text[self.span.start..].starts_with("{%");
+        identifiers(self.inner(text)).next().filter(|_| is_tag)
+    }
+
+    fn step(&self, text: &str) -> Option<Step> {
+        let word = self.word(text)?;
+        if BLOCKS.contains(&word) {
+            return Some(Step::In);
+        }
+        let closes = BLOCKS.contains(&word.strip_prefix("end")?);
+        closes.then_some(Step::Out)
     }
 }
 
@@ -54,32 +99,44 @@ pub(crate) fn tags(text: &str) -> Vec<Tag> {
     tags
 }
 
+/// The first tag that opens a comment.
+pub(crate) fn comment(text: &str) -> Option<Tag> {
+    let mut at = 0;
+    while let Some(tag) = next(text, at) {
+        if tag.starts(text, "comment") {
+            return Some(tag);
+        }
+        at = tag.span.end;
+    }
+    None
+}
+
 /// The innermost block that is never closed.
 pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
-    const BLOCKS: &[&str] = &[
-        "if",
-        "unless",
-        "case",
-        "for",
-        "tablerow",
-        "capture",
-        "ifchanged",
-    ];
     let mut open = Vec::new();
     for tag in tags(text) {
-        let word = identifiers(tag.inner(text)).next().unwrap_or("");
-        if !text[tag.span.start..].starts_with("{%") {
-            continue;
-        } else if BLOCKS.contains(&word) {
-            open.push(tag.span);
-        } else if word
-            .strip_prefix("end")
-            .is_some_and(|block| BLOCKS.contains(&block))
-        {
-            open.pop();
+        match tag.step(text) {
+            Some(Step::In) => open.push(tag.span),
+            Some(Step::Out) => drop(open.pop()),
+            None => {}
         }
     }
     open.pop()
+}
+
+/// The first block that lies in `limit` others, also in a comment.
+pub(crate) fn too_deep(text: &str, limit: usize) -> Option<Tag> {
+    let (mut at, mut open) = (0, 0_usize);
+    while let Some(tag) = next(text, at) {
+        at = tag.span.end;
+        match tag.step(text) {
+            Some(Step::In) if open == limit => return Some(tag),
+            Some(Step::In) => open += 1,
+            Some(Step::Out) => open = open.saturating_sub(1),
+            None => {}
+        }
+    }
+    None
 }
 
 fn next(text: &str, from: usize) -> Option<Tag> {
@@ -88,10 +145,27 @@ fn next(text: &str, from: usize) -> Option<Tag> {
         .into_iter()
         .filter_map(|(open, close)| Some((rest.find(open)?, close)))
         .min()?;
-    let end = rest[start + 2..].find(close)?;
+    let inner = &rest[start + 2..];
+    let end = outside_quotes(inner, close).or_else(|| inner.find(close))?;
     Some(Tag {
         span: from + start..from + start + 2 + end + 2,
     })
+}
+
+/// Where `close` stands outside of quotes; `None` also where a line ends in them, as in the text after
+/// a lone apostrophe.
+fn outside_quotes(inner: &str, close: &str) -> Option<usize> {
+    let mut quote = None;
+    for (at, c) in inner.char_indices() {
+        match quote {
+            Some(open) if c == open => quote = None,
+            Some(_) if c == '\n' => return None,
+            Some(_) => {}
+            None if inner[at..].starts_with(close) => return Some(at),
+            None => quote = matches!(c, '"' | '\'').then_some(c),
+        }
+    }
+    None
 }
 
 /// The words of a tag that are not in quotes and not after a dot.
@@ -135,6 +209,33 @@ mod tests {
         assert_eq!(found("{% comment %}{{ a }}{% endcomment %}"), [""; 0]);
         assert_eq!(found("{{ open"), [""; 0]);
         assert_eq!(found("{{}} {%%}"), ["{{}}", "{%%}"]);
+    }
+
+    #[test]
+    fn finds_ends_as_liquid_does() {
+        assert_eq!(found(r#"{{ "}}" }} b"#), [r#"{{ "}}" }}"#]);
+        assert_eq!(found(r#"{% if a == '"%}' %}"#), [r#"{% if a == '"%}' %}"#]);
+        assert_eq!(found("{{ it's }}\nit's }}"), ["{{ it's }}"]);
+        let is_open = |text| tags(text)[0].is_open(text);
+        assert!(is_open("{{ it's }}") && is_open("{{ 'a\n}}' }}"));
+        assert!(!is_open("{{ '\"' }}") && !is_open("{{ 'a\n' }}"));
+    }
+
+    #[test]
+    fn finds_blocks_that_lie_too_deep() {
+        let at = |tags: &[&str]| too_deep(&tags.concat(), 2).map(|tag| tag.span.start);
+        let (open, close) = ("{% if a %}", "{%- endif %}");
+        assert_eq!(at(&[open, open, close, open, close, close]), None);
+        assert_eq!(at(&[open, close].repeat(9)), None);
+        assert_eq!(at(&[open, "{{ if }}", open, open]), Some(28));
+        assert_eq!(at(&[open, "{% comment %}", open]), Some(23));
+    }
+
+    #[test]
+    fn finds_the_first_comment() {
+        let at = |text| comment(text).map(|tag| tag.span.start);
+        assert_eq!(at("a comment {{ comment }}"), None);
+        assert_eq!(at("comment {{ a }}{%- comment -%}{% comment %}"), Some(15));
     }
 
     #[test]

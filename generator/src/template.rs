@@ -8,10 +8,11 @@ use std::{
 };
 
 use crate::{
-    config::Config,
+    config::{Config, is_ignored},
     embedded::{Files, TEMPLATE},
     error::{Error, Result},
     option::TemplateOption,
+    portable,
     project::Vcs,
 };
 
@@ -142,7 +143,7 @@ impl Template {
 
     /// Checks what cargo-generate would pass over in silence: defaults that their own rules refuse,
     /// patterns that match no file or are never looked at, files with Liquid of this template that are
-    /// never rendered, and symbolic links.
+    /// never rendered, symbolic links, and names that not every system takes.
     ///
     /// # Errors
     /// The first of these that there is.
@@ -158,7 +159,23 @@ impl Template {
         for option in self.options() {
             option.check_default(&self.config)?;
         }
-        Ok(())
+        self.check_names()
+    }
+
+    fn check_names(&self) -> Result<()> {
+        let ignored = self.config.rules.ignore.iter();
+        let ignored = ignored
+            .map(|entry| self.config.ignored_path(entry))
+            .collect::<Result<Vec<_>>>()?;
+        let files = self.files.iter();
+        let files = files.map(|file| (file.path.as_str(), file.source.clone()));
+        let folders = self.folders.iter();
+        let folders = folders.map(|path| (path.as_str(), format!("{}{path}", self.config.root())));
+        let kept = |(path, _): &(&str, String)| !is_ignored(path, &ignored);
+        let mut names: Vec<_> = files.chain(folders).filter(kept).collect();
+        portable::check_each(&names)?;
+        names.sort();
+        portable::check_together(&names)
     }
 }
 

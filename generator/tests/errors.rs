@@ -134,6 +134,8 @@ const LIQUID: &[&str] = &[
     "\n\n{% if style %}",
     "x => {{",
     "{% iff style %}{% endif %}",
+    "a comment\n{%- comment %}{% raw %}{% endcomment %}",
+    "{{ style }}\n{% if style == 99999999999999999999 %}{% endif %}",
 ];
 
 /// Paths in the same template, each with a file.
@@ -141,6 +143,7 @@ const PATHS: &[&[&str]] = &[
     &["{{style}}.txt", "plain.txt"],
     &["{{text | remove: 't'}}/f.txt"],
     &[".genignore"],
+    &["aux.c"],
 ];
 
 struct Report {

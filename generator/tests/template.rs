@@ -5,6 +5,8 @@ mod common;
 use std::{fs, path::Path};
 
 use common::Place;
+#[cfg(target_os = "linux")]
+use kiln::template::Template;
 use snapbox::{assert_data_eq, str};
 
 const CONFIG: &str = "[template]\nfmt = false\n";
@@ -414,6 +416,152 @@ fn errors_in_its_files_and_answers() {
 
 "#]]
     );
+}
+
+/// On Linux all of these could be made.
+#[cfg(target_os = "linux")]
+#[test]
+fn names_that_not_every_system_takes() {
+    use snapbox::IntoData as _;
+
+    let place = |names: &[&str]| {
+        let files: Vec<_> = names.iter().map(|name| (*name, "")).collect();
+        place_with(&[&[("cargo-generate.toml", CONFIG)], &files[..]].concat())
+    };
+    let mut said = String::new();
+    for names in [
+        &["Makefile", "makefile"][..],
+        &["src/Ä.rs.liquid", "src/ä.rs"],
+        &["Src/a.rs", "src/b.rs"],
+        &["{{word}}/A", "{{word}}/a"],
+        &["docs/con.tar.gz"],
+        &["LPT9"],
+        &["nul .txt"],
+        &["Aux/a.rs"],
+        &["a."],
+        &["{{word}} /b"],
+        &["a {{word | append: \":\"}}?"],
+        &["a\\b"],
+        &["a\nb"],
+    ] {
+        said.push_str(&refusal(&place(names), 4));
+    }
+    assert_data_eq!(
+        said,
+        str![[r#"
+  × `Makefile` and `makefile` are one path on Windows and macOS
+   ╭─[t/makefile:1:1]
+ 1 │ makefile
+   · ────┬───
+   ·     ╰── differs in case only
+   ╰────
+  help: rename one of them
+  × `src/Ä.rs` and `src/ä.rs` are one path on Windows and macOS
+   ╭─[t/src/ä.rs:1:5]
+ 1 │ src/ä.rs
+   ·     ──┬─
+   ·       ╰── differs in case only
+   ╰────
+  help: rename one of them
+  × `Src` and `src` are one path on Windows and macOS
+   ╭─[t/src:1:1]
+ 1 │ src
+   · ─┬─
+   ·  ╰── differs in case only
+   ╰────
+  help: rename one of them
+  × `{{word}}/A` and `{{word}}/a` are one path on Windows and macOS
+   ╭─[t/{{word}}/a:1:10]
+ 1 │ {{word}}/a
+   ·          ┬
+   ·          ╰── differs in case only
+   ╰────
+  help: rename one of them
+  × Windows does not take the name `con.tar.gz`
+   ╭─[t/docs/con.tar.gz:1:6]
+ 1 │ docs/con.tar.gz
+   ·      ─┬─
+   ·       ╰── a device of Windows
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `LPT9`
+   ╭─[t/LPT9:1:1]
+ 1 │ LPT9
+   · ──┬─
+   ·   ╰── a device of Windows
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `nul .txt`
+   ╭─[t/nul .txt:1:1]
+ 1 │ nul .txt
+   · ─┬─
+   ·  ╰── a device of Windows
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `Aux`
+   ╭─[t/Aux/a.rs:1:1]
+ 1 │ Aux/a.rs
+   · ─┬─
+   ·  ╰── a device of Windows
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `a.`
+   ╭─[t/a.:1:2]
+ 1 │ a.
+   ·  ┬
+   ·  ╰── not taken at the end
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `{{word}} `
+   ╭─[t/{{word}} /b:1:9]
+ 1 │ {{word}} /b
+   ·         ┬
+   ·         ╰── not taken at the end
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `a {{word | append: ":"}}?`
+   ╭─[t/a {{word | append: ":"}}?:1:25]
+ 1 │ a {{word | append: ":"}}?
+   ·                         ┬
+   ·                         ╰── not taken in a name
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `a\b`
+   ╭─[t/a\b:1:2]
+ 1 │ a\b
+   ·  ┬
+   ·  ╰── not taken in a name
+   ╰────
+  help: rename it: a project is to be the same on every system
+  × Windows does not take the name `a\nb`
+   ╭─[t/a\nb:1:2]
+ 1 │ a\nb
+   ·  ─┬
+   ·   ╰── not taken in a name
+   ╰────
+  help: rename it: a project is to be the same on every system
+
+"#]]
+        .raw()
+    );
+    let taken = [
+        "{{word | append: \"a:b\"}}.rs",
+        "{{WORD}}.md",
+        "{{word}}.md",
+        "console",
+        "com10",
+        "a.con",
+        ".gitignore",
+        "é b",
+        "own/CON",
+        "own/con",
+        "own/a?",
+    ];
+    let place = place(&taken);
+    let config = format!("{CONFIG}ignore = [\"own\"]\n");
+    place.put("t/cargo-generate.toml", &config);
+    let template = Template::from_folder(&place.join("t")).unwrap();
+    template.check().unwrap();
 }
 
 /// Neither may become part of the other.
