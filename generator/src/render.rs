@@ -2,7 +2,6 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
     ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
@@ -133,22 +132,29 @@ impl Renderer {
     }
 
     fn project<'t>(&self, template: &'t Template, ignored: &[String]) -> Result<Rendered<'t>> {
-        let mut files: BTreeMap<PathBuf, (&TemplateFile, RenderedFile<'t>)> = BTreeMap::new();
         let kept = template.files().iter();
-        for file in kept.filter(|file| !is_ignored(&file.path, ignored)) {
-            let rendered = self.file(file)?;
-            let path = rendered.path.clone();
-            if let Some((other, _)) = files.insert(path, (file, rendered)) {
+        let kept = kept.filter(|file| !is_ignored(&file.path, ignored));
+        let mut files = Vec::new();
+        for file in kept {
+            files.push((file, self.file(file)?));
+        }
+        files.sort_by(|(_, one), (_, other)| one.path.cmp(&other.path));
+        for pair in files.windows(2) {
+            let [(one, first), (other, second)] = pair else {
+                continue;
+            };
+            if first.path == second.path {
                 return Err(Error::template(format!(
                     "`{}` and `{}` come out at the same path",
-                    other.source, file.source
+                    one.source, other.source
                 ))
                 .help("rename one of them, or leave one out with a `[conditional]` rule"));
             }
         }
+        let files: Vec<_> = files.into_iter().map(|(_, file)| file).collect();
         Ok(Rendered {
-            folders: self.folders(template, ignored, files.keys())?,
-            files: files.into_values().map(|(_, file)| file).collect(),
+            folders: self.folders(template, ignored, files.iter().map(|file| &file.path))?,
+            files,
         })
     }
 

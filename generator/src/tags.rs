@@ -70,14 +70,13 @@ impl Tag {
 
 /// Whether a text has anything for Liquid to do.
 pub(crate) fn has_liquid(text: &[u8]) -> bool {
-    let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| *byte == b'{') {
-        if matches!(rest.get(at + 1), Some(b'{' | b'%')) {
-            return true;
-        }
-        rest = &rest[at + 1..];
-    }
-    false
+    opening(text).is_some()
+}
+
+/// Where the first `{{` or `{%` stands.
+fn opening(text: &[u8]) -> Option<usize> {
+    let is_opening = |pair: &[u8]| matches!(pair, b"{{" | b"{%");
+    text.windows(2).position(is_opening)
 }
 
 /// All complete tags, but for those in `raw` and `comment` blocks.
@@ -141,10 +140,11 @@ pub(crate) fn too_deep(text: &str, limit: usize) -> Option<Tag> {
 
 fn next(text: &str, from: usize) -> Option<Tag> {
     let rest = &text[from..];
-    let (start, close) = [("{{", "}}"), ("{%", "%}")]
-        .into_iter()
-        .filter_map(|(open, close)| Some((rest.find(open)?, close)))
-        .min()?;
+    let start = opening(rest.as_bytes())?;
+    let close = match rest.as_bytes()[start + 1] {
+        b'{' => "}}",
+        _ => "%}",
+    };
     let inner = &rest[start + 2..];
     let end = outside_quotes(inner, close).or_else(|| inner.find(close))?;
     Some(Tag {
