@@ -177,6 +177,38 @@ fn results_are_for_programs_too() {
     );
 }
 
+/// A report that nobody reads is no error, and one that cannot be written is.
+#[cfg(unix)]
+#[test]
+fn reports_that_are_not_read_and_that_cannot_be_written() {
+    use std::{fs, io, process};
+
+    let (place, _) = shared();
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    for format in ["text", "json"] {
+        let run = |output: process::Stdio, errors: process::Stdio| {
+            let mut kiln = process::Command::new(snapbox::cmd::cargo_bin!("kiln"));
+            kiln.args(["check", "--format", format])
+                .current_dir(place.path())
+                .env_remove("CARGO_TARGET_DIR")
+                .stdout(output)
+                .stderr(errors);
+            kiln.output().unwrap()
+        };
+        // Neither are the names of the checks, which are written beside it.
+        let unread = || writer.try_clone().unwrap().into();
+        assert!(run(unread(), unread()).status.success(), "{format}");
+        if let Ok(full) = &full {
+            let output = run(full.try_clone().unwrap().into(), process::Stdio::piped());
+            assert_eq!(output.status.code(), Some(3), "{format}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains("cannot write to standard output"), "{said}");
+        }
+    }
+}
+
 #[test]
 fn a_build_that_fails_is_all_there_is() {
     let place = project();

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,6 +13,7 @@ use clap::{ArgGroup, Args};
 use diffy::{DiffOptions, PatchFormatter};
 use serde::Serialize;
 
+use super::{print, print_colored};
 use crate::{
     cli::Format,
     error::{Error, Result, nearest},
@@ -72,10 +73,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
         files: changes.map(FileChange::of).collect(),
     };
     let colors = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
-    write(&match args.format {
-        Format::Text => text(&report, &args.files, colors),
-        Format::Json => json(&report)?,
-    })?;
+    match args.format {
+        Format::Text if colors => print_colored(&text(&report, &args.files, colors))?,
+        Format::Text => print(&text(&report, &args.files, colors))?,
+        Format::Json => print(&json(&report)?)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -321,18 +323,6 @@ fn counts(files: &[FileChange]) -> String {
         .filter(|(_, count)| *count > 0)
         .map(|(change, count)| format!("{} {change}", tree::files(count)));
     counts.collect::<Vec<_>>().join(", ")
-}
-
-/// Writes to standard output, whose reader may stop early.
-fn write(text: &str) -> Result<()> {
-    let mut output = anstream::stdout().lock();
-    let written = output.write_all(text.as_bytes());
-    match written.and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::system(format!(
-            "cannot write to standard output: {error}"
-        ))),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

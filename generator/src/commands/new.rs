@@ -240,7 +240,7 @@ fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
     let rendered = order.render(answers)?;
     let written = project::write(&rendered, &path, order.write_options())?;
     for warning in &written.warnings {
-        eprintln!("warning: {warning}");
+        super::note(&format!("warning: {warning}"));
     }
     super::print(&report(answers, order.example, &path, &written))?;
     let train_now = order.args.train;

@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 use serde_json::json;
 
-use super::print;
+use super::{note, print};
 use crate::{
     cli::Format,
     error::{Error, Result},
@@ -61,7 +61,7 @@ impl<'p> Project<'p> {
             .then(|| Transaction::begin(folder))
             .transpose()?;
         if transaction.as_ref().is_some_and(Transaction::has_undone) {
-            eprintln!("note: what a stopped Kiln had left half done is undone");
+            note("note: what a stopped Kiln had left half done is undone");
         }
         Ok(Self {
             folder,

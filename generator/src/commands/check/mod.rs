@@ -97,8 +97,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     checks.run(&mut report)?;
     report.seconds = started.elapsed().as_secs_f64();
     match args.format {
-        Format::Text => print!("{}", report.text()),
-        Format::Json => println!("{}", report.json()?),
+        Format::Text => super::print(&report.text())?,
+        Format::Json => super::print(&(report.json()? + "\n"))?,
     }
     Ok(if report.passed() {
         ExitCode::SUCCESS
@@ -189,7 +189,7 @@ impl<'a> Checks<'a> {
         check: impl FnOnce(&Log) -> Checked<T>,
     ) -> Result<Option<T>> {
         let log = Log::new(&self.logs, name);
-        eprintln!("{name} ... {}", log.path().display());
+        super::note(&format!("{name} ... {}", log.path().display()));
         let started = Instant::now();
         let (outcome, problem, given) = match check(&log) {
             Ok(given) => (Outcome::Passed, None, Some(given)),

@@ -60,8 +60,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
         return Err(Error::interrupted());
     }
     match args.format {
-        Format::Text => print!("{}", diagnosis.text()),
-        Format::Json => println!("{}", diagnosis.json()?),
+        Format::Text => super::print(&diagnosis.text())?,
+        Format::Json => super::print(&(diagnosis.json()? + "\n"))?,
     }
     Ok(if diagnosis.usable {
         ExitCode::SUCCESS
