@@ -153,6 +153,18 @@ impl Order<'_> {
         Ok(rendered)
     }
 
+    /// The manifest as far as it is known before the questions, whose dependencies cannot name the
+    /// project. Nothing is known of it where an option has no default: then the summary finds it.
+    fn manifest(&self) -> Result<String> {
+        if self.open().any(|option| option.default.is_none()) {
+            return Ok(String::new());
+        }
+        let any = self.answers(Name::parse(PROPOSED)?, Values::new())?;
+        let rendered = self.render(&any)?;
+        let manifest = rendered.get("Cargo.toml").unwrap_or_default();
+        Ok(String::from_utf8_lossy(manifest).into_owned())
+    }
+
     /// What writing it would do.
     pub fn plan(&self, rendered: &Rendered<'_>, answers: &Answers) -> Result<Written> {
         project::plan(rendered, &self.folder(answers.name()), self.write_options())
@@ -211,11 +223,7 @@ fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
     let proposed = path
         .or(order.example.map(Example::name))
         .unwrap_or(PROPOSED);
-    // Its dependencies are those of the answers so far.
-    let any = order.answers(Name::parse(PROPOSED)?, Values::new())?;
-    let rendered = order.render(&any)?;
-    let manifest = rendered.get("Cargo.toml").unwrap_or_default();
-    let manifest = String::from_utf8_lossy(manifest).into_owned();
+    let manifest = order.manifest()?;
     let check = move |text: &str| {
         let name = Name::parse(text)?;
         name.check_dependencies(&manifest)?;

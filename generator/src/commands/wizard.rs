@@ -71,10 +71,26 @@ impl<'q> Question<'q> {
     /// It is no answer to this question.
     pub fn read(&self, text: &str) -> Result<Value> {
         let text = text.trim();
-        if let Some(check) = &self.check {
-            check(text)?;
+        match &self.check {
+            Some(check) => check(text)?,
+            None if text.is_empty() => self.check_empty()?,
+            None => {}
         }
         self.option.parse(text)
+    }
+
+    /// Somebody who only hurries on gives no text, where there is no default to take.
+    fn check_empty(&self) -> Result<()> {
+        let key = self.key();
+        match (self.kind(), self.default()) {
+            (OptionKind::Text { .. }, None) => {
+                let error = Error::input(format!("the option `{key}` has no default"));
+                Err(error.help(format!(
+                    "type a text; only `--define {key}=` sets an empty one"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
