@@ -586,6 +586,62 @@ fn a_name_is_refused_whose_folder_is_taken() {
     assert!(matches!(status, WaitStatus::Exited(_, 130)), "{status:?}");
 }
 
+/// The answers are not lost where the folder is taken while they are given.
+#[test]
+fn a_name_that_can_no_longer_be_used_is_asked_for_again() {
+    let place = Place::new();
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "--vcs", "none"]);
+    for step in 1..=of {
+        at(&terminal, step, of);
+        if step == 4 {
+            terminal.send(DOWN);
+            terminal.wait("> cuda");
+        }
+        if step == of {
+            place.put("my-model/file", "somebody's");
+        }
+        terminal.send(ENTER);
+    }
+    terminal.wait("× the folder `my-model` exists and is not empty");
+    terminal.wait("[enter accepts, esc goes back");
+    terminal.send(ENTER);
+    terminal.wait("# the folder `my-model` exists and is not empty");
+    terminal.send("other");
+    terminal.wait("called? other");
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+    terminal.send(ENTER);
+    assert_made(terminal);
+    std::fs::remove_dir_all(place.join("my-model")).unwrap();
+    assert_eq!(written(&place), files("other", &[("hardware", "cuda")]));
+}
+
+/// Where an option has no default, the dependencies are known in the end only.
+#[test]
+fn a_name_that_turns_out_to_be_a_dependency_can_be_changed() {
+    let place = without_defaults();
+    let manifest = "[package]\nname = \"{{project-name}}\"\n[dependencies]\nrand = \"1\"\n";
+    place.put("t/Cargo.toml", manifest);
+    let args = [
+        &OF_TEAM[..],
+        &["-d", "motto=", "-d", "owner=@", "-d", "logo=true"],
+    ]
+    .concat();
+    let mut terminal = Terminal::start_with(place.path(), &args, &[("TERM", "dumb")]);
+    terminal.wait("What is the project called?");
+    terminal.send("rand\nsmall\n");
+    terminal.wait("× `rand` cannot name a project");
+    terminal.wait("Which answer?");
+    terminal.send("project-name\n");
+    terminal.wait("called? [rand]:");
+    terminal.send("a\n");
+    terminal.wait(DECISION);
+    terminal.send("\n");
+    assert_made(terminal);
+    assert_all(&place, "@  small true\n");
+}
+
 #[test]
 fn shows_what_would_be_replaced() {
     let place = Place::new();
