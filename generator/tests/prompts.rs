@@ -586,6 +586,47 @@ fn a_name_is_refused_whose_folder_is_taken() {
     assert!(matches!(status, WaitStatus::Exited(_, 130)), "{status:?}");
 }
 
+/// What a killed Kiln left is undone in the folder that will be written, and in none whose name is
+/// the beginning of another.
+#[test]
+fn what_is_half_done_is_undone_where_the_project_is_made() {
+    let place = Place::new();
+    let journal = "{\"entries\":[{\"path\":\"half.txt\",\"new\":\"e3b0c44298fc1c149afbf4c8996fb924\
+                   27ae41e4649b934ca495991b7852b855\",\"old\":false}],\"folders\":[]}";
+    for name in ["n", "ne", "net"] {
+        place.put(&format!("{name}/.kiln-transaction/journal.json"), journal);
+        place.put(&format!("{name}/half.txt"), "");
+    }
+    place.put("net/mine.txt", "");
+    let half = || ["n", "ne", "net"].map(|name| place.join(name).join("half.txt").exists());
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "--vcs=none"]);
+    at(&terminal, 1, of);
+    for name in ["n", "ne", "net"] {
+        terminal.send(&name[name.len() - 1..]);
+        terminal.wait_until(name, |screen| screen.contains(&format!("called? {name} \n")));
+        terminal.settle();
+        assert_eq!(half(), [true; 3]);
+    }
+    for step in 1..=of {
+        at(&terminal, step, of);
+        assert_eq!(half(), [true; 3]);
+        terminal.send(ENTER);
+    }
+    // It is found to hold somebody's file, too.
+    terminal.wait("× the folder `net` exists and is not empty");
+    assert_eq!(half(), [true, true, false]);
+    terminal.wait("? What is the project called? net");
+    terminal.send(BACKSPACE);
+    terminal.wait_until("shorter name", |screen| !screen.contains('✗'));
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+    terminal.send(ENTER);
+    assert_made(terminal);
+    assert_eq!(half(), [true, false, false]);
+    assert!(place.join("ne/Cargo.toml").exists() && place.join("net/mine.txt").exists());
+}
+
 /// The answers are not lost where the folder is taken while they are given.
 #[test]
 fn a_name_that_can_no_longer_be_used_is_asked_for_again() {

@@ -84,17 +84,31 @@ impl Order<'_> {
             refuse_answers(example, &self.given, self.args.train)?;
         }
         match (&self.args.path, name) {
-            (Some(path), _) => self.check_folder(path),
-            (None, Some(name)) => self.check_folder(&self.folder(name)),
+            (Some(path), _) => self.settle(path),
+            (None, Some(name)) => self.settle(&self.folder(name)),
             (None, None) => Ok(()),
         }
     }
 
-    fn check_folder(&self, folder: &Path) -> Result<()> {
-        if !self.args.dry_run && transaction::is_unfinished(folder) {
-            transaction::recover(folder)?;
+    /// Undoes what a killed process left half done in the folder that will be written, and checks it.
+    fn settle(&self, folder: &Path) -> Result<()> {
+        self.check_folder(folder)?;
+        if self.args.dry_run || !transaction::is_unfinished(folder) {
+            return Ok(());
         }
-        project::check_destination(folder, self.args.force)?;
+        transaction::recover(folder)?;
+        self.check_folder(folder)
+    }
+
+    /// Changes nothing, as the folder may be that of a name that is still typed.
+    fn check_folder(&self, folder: &Path) -> Result<()> {
+        let checked = project::check_destination(folder, self.args.force);
+        if checked.is_err() && !self.args.dry_run && transaction::is_unfinished(folder) {
+            // What is left half done there goes before it is written.
+            project::check_destination(folder, true)?;
+        } else {
+            checked?;
+        }
         match &self.args.template {
             Some(template) => folder::check_apart(template, folder),
             None => Ok(()),
@@ -211,7 +225,9 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
         &mut prompt::Terminal
     };
     let made = wizard::run(&questions, asker, |values| {
-        summary::summary(order, &answers(values)?)
+        let answers = answers(values)?;
+        order.settle(&order.folder(answers.name()))?;
+        summary::summary(order, &answers)
     })?;
     made.map(|values| answers(&values)).transpose()
 }
