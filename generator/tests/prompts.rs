@@ -604,7 +604,9 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
     at(&terminal, 1, of);
     for name in ["n", "ne", "net"] {
         terminal.send(&name[name.len() - 1..]);
-        terminal.wait_until(name, |screen| screen.contains(&format!("called? {name} \n")));
+        terminal.wait_until(name, |screen| {
+            screen.contains(&format!("called? {name} \n"))
+        });
         terminal.settle();
         assert_eq!(half(), [true; 3]);
     }
