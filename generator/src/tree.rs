@@ -18,9 +18,14 @@ pub(crate) fn size(bytes: usize) -> String {
 
 /// `1 file`, or so many `files`.
 pub(crate) fn files(count: usize) -> String {
+    counted(count, "file")
+}
+
+/// So many of what is called `one`, which ends in an `s` where there are several.
+pub(crate) fn counted(count: usize, one: &str) -> String {
     match count {
-        1 => "1 file".to_owned(),
-        count => format!("{count} files"),
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
     }
 }
 
@@ -159,6 +164,12 @@ mod tests {
             folders(&project(&FILES[..1])),
             "  Cargo.toml  1 file  12 B\n"
         );
+    }
+
+    #[test]
+    fn one_is_not_several() {
+        assert_eq!([0, 1, 2].map(files), ["0 files", "1 file", "2 files"]);
+        assert_eq!(counted(1, "byte"), "1 byte");
     }
 
     #[test]

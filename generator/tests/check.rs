@@ -338,7 +338,7 @@ fn a_training_that_hangs_is_killed() {
     assert!(started.elapsed() < Duration::from_secs(60), "{report:#}");
     assert_eq!(
         problem(&report, "one replica"),
-        "it did not end within 1 seconds, and was killed; `--timeout` allows more"
+        "it did not end within 1 second, and was killed; `--timeout` allows more"
     );
 }
 

@@ -79,7 +79,7 @@ fn says_only_what_can_be_done() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Made `a` in a: 1 files.
+Made `a` in a: 1 file.
 
 Next:
   cd a

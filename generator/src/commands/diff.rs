@@ -210,10 +210,11 @@ impl FileChange {
 
     /// What becomes of the file, in words.
     fn headline(&self) -> String {
+        let bytes = |side: &Side| tree::counted(side.bytes, "byte");
         let mut text = format!("{} {}", self.change, self.path);
         match (&self.against, &self.define) {
             (Some(old), Some(new)) => {
-                let _ = write!(text, " ({} -> {} bytes)", old.bytes, new.bytes);
+                let _ = write!(text, " ({} -> {})", old.bytes, bytes(new));
                 match (old.executable, new.executable) {
                     (false, true) => text.push_str(", can be run"),
                     (true, false) => text.push_str(", can no longer be run"),
@@ -221,7 +222,7 @@ impl FileChange {
                 }
             }
             (Some(side), None) | (None, Some(side)) => {
-                let _ = write!(text, " ({} bytes)", side.bytes);
+                let _ = write!(text, " ({})", bytes(side));
             }
             (None, None) => {}
         }
@@ -364,7 +365,7 @@ mod tests {
             "2 files changed, 1 file removed.\n\n\
              changed a (1 -> 2 bytes), binary\n\n\
              changed b (2 -> 3 bytes), binary\n\n\
-             removed c (1 bytes), binary\n"
+             removed c (1 byte), binary\n"
         );
     }
 
@@ -374,7 +375,7 @@ mod tests {
             project(&[("a", b"x", false)]),
             project(&[("a", b"x", true)]),
         );
-        let change = "1 file changed.\n\nchanged a (1 -> 1 bytes)";
+        let change = "1 file changed.\n\nchanged a (1 -> 1 byte)";
         assert_eq!(told(&plain, &tool), format!("{change}, can be run\n"));
         assert_eq!(
             told(&tool, &plain),

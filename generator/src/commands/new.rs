@@ -27,7 +27,7 @@ use crate::{
     template::Template,
     terminal,
     todo::SITES_FILE,
-    transaction, values,
+    transaction, tree, values,
 };
 
 /// What the question for the name is called. No option can be called so, as it is built in.
@@ -305,10 +305,10 @@ fn report(answers: &Answers, example: Option<&Example>, path: &Path, written: &W
     }
     let _ = write!(
         text,
-        "Made `{}` in {}: {} files",
+        "Made `{}` in {}: {}",
         name.package(),
         path.display(),
-        written.created.len()
+        tree::files(written.created.len())
     );
     if !written.unchanged.is_empty() {
         let _ = write!(text, ", {} unchanged", written.unchanged.len());

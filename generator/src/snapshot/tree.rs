@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt, fmt::Write as _, fs, io, path::Path};
 
 use sha2::{Digest, Sha256};
 
+use crate::tree::counted;
+
 /// What stands for a carriage return in a snapshot.
 const CARRIAGE_RETURN: &str = "\u{240d}";
 /// What snapshots say of a text whose last line does not end.
@@ -33,7 +35,10 @@ impl Entry {
         };
         match text_of(contents) {
             Some(text) => text.to_owned(),
-            None => format!("{} bytes, sha256 {}\n", contents.len(), hash(contents)),
+            None => {
+                let size = counted(contents.len(), "byte");
+                format!("{size}, sha256 {}\n", hash(contents))
+            }
         }
     }
 }

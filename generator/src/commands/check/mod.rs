@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     process::{self, Ended, Running},
     todo,
+    tree::counted,
 };
 use logs::Log;
 use project::Project;
@@ -300,10 +301,15 @@ impl<'a> Checks<'a> {
             Ended::Exited(status) => failed(explain(status, find(&logs::read(log.path())?))),
             Ended::Interrupted => Err(Problem::Broken(Error::interrupted())),
             Ended::TimedOut => failed(format!(
-                "it did not end within {} seconds, and was killed; `--timeout` allows more",
-                self.args.timeout
+                "it did not end within {}, and was killed; `--timeout` allows more",
+                self.limit_in_words()
             )),
         }
+    }
+
+    fn limit_in_words(&self) -> String {
+        let seconds = usize::try_from(self.args.timeout).unwrap_or(usize::MAX);
+        counted(seconds, "second")
     }
 
     fn limit(&self) -> Duration {
