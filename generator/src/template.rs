@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Result},
     option::TemplateOption,
     project::Vcs,
+    tree::slashed,
 };
 
 /// The file that states what a template asks and does.
@@ -70,8 +71,11 @@ impl Template {
     /// The folder cannot be read, or the template is wrong or holds what Kiln does not support.
     pub fn from_folder(folder: &Path) -> Result<Self> {
         if !holds_config(folder) {
-            let entries = folders_in(folder)?;
-            return Err(no_config(&folder.display().to_string(), inner(&entries)));
+            let found = inner(&folders_in(folder)?);
+            let inner = found
+                .as_deref()
+                .and_then(|inner| inner.strip_prefix(folder).ok());
+            return Err(no_config(&folder.display().to_string(), inner));
         }
         let mut reader = FolderReader {
             label: folder.display().to_string(),
@@ -200,10 +204,13 @@ fn inner(folders: &[PathBuf]) -> Option<PathBuf> {
 }
 
 /// A folder without a configuration may hold templates in others.
-fn no_config(label: &str, inner: Option<PathBuf>) -> Error {
+fn no_config(label: &str, inner: Option<&Path>) -> Error {
     let error = Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"));
     match inner {
-        Some(folder) => error.help(format!("there is a template in `{}`", folder.display())),
+        Some(inner) => {
+            let folder = format!("{}/{}", label.trim_end_matches('/'), slashed(inner));
+            error.help(format!("there is a template in `{folder}`"))
+        }
         None => error.help(
             "a template says in this file what it asks and which files it renders; an empty \
              `[placeholders]` and `[template]` with `fmt = false` would do",

@@ -16,6 +16,12 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
+/// The path of a file in a project with `/` between its parts, as all systems read it.
+pub(crate) fn slashed(path: &Path) -> String {
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    parts.join("/")
+}
+
 /// `1 file`, or so many `files`.
 pub(crate) fn files(count: usize) -> String {
     counted(count, "file")
@@ -164,6 +170,15 @@ mod tests {
             folders(&project(&FILES[..1])),
             "  Cargo.toml  1 file  12 B\n"
         );
+    }
+
+    #[test]
+    fn files_of_a_project_have_the_same_names_everywhere() {
+        let path = Path::new("src").join("model").join("layer.rs");
+        assert_eq!(slashed(&path), "src/model/layer.rs");
+        assert_eq!(slashed(Path::new("README.md")), "README.md");
+        let backslash = if cfg!(windows) { "a/b" } else { r"a\b" };
+        assert_eq!(slashed(Path::new(r"a\b")), backslash);
     }
 
     #[test]

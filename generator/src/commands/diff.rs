@@ -192,7 +192,7 @@ impl FileChange {
             Change::Removed(before) => ("removed", Some(before), None),
             Change::Changed(before, after) => ("changed", Some(before), Some(after)),
         };
-        let path = change.path().display().to_string();
+        let path = tree::slashed(change.path());
         let side = |file: &RenderedFile<'_>| Side {
             bytes: file.contents.len(),
             executable: file.executable,

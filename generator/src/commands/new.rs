@@ -322,7 +322,7 @@ fn report(answers: &Answers, example: Option<&Example>, path: &Path, written: &W
         ".\n"
     });
     for file in &written.replaced {
-        let _ = writeln!(text, "  replaced {}", file.display());
+        let _ = writeln!(text, "  replaced {}", tree::slashed(file));
     }
     text.push('\n');
     if let Some(example) = example {
