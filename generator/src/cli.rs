@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     ops::Range,
     path::PathBuf,
     process::ExitCode,
@@ -148,19 +148,15 @@ pub enum Format {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<_> = args.into_iter().collect();
     match Cli::try_parse_from(&args) {
-        Ok(cli) => dispatch(&cli.command).unwrap_or_else(|error| {
-            report(&error);
-            ExitCode::from(error.kind().exit_status())
-        }),
+        Ok(cli) => dispatch(&cli.command).unwrap_or_else(fail),
         Err(mut error) => {
             suggest_subcommand(&mut error);
-            if is_help(&error) {
-                // Nothing can be said where the output is closed.
-                let _ = error.print();
-            } else {
+            let status = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            if !is_help(&error) {
                 report(&usage_error(&error, &args));
+                return status;
             }
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            print_help(&error).map_or_else(fail, |()| status)
         }
     }
 }
@@ -186,6 +182,16 @@ fn is_help(error: &clap::Error) -> bool {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     )
+}
+
+/// Prints help or the version; to standard error where an argument lacks.
+fn print_help(help: &clap::Error) -> Result<()> {
+    if help.use_stderr() {
+        // Where it cannot be written, there is nobody to tell.
+        let _ = help.print();
+        return Ok(());
+    }
+    commands::print_colored(&help.render().ansi().to_string())
 }
 
 /// What clap says of the arguments, in the style of all other messages.
@@ -277,8 +283,15 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     }
 }
 
+/// Ends with an error.
+fn fail(error: Error) -> ExitCode {
+    report(&error);
+    ExitCode::from(error.kind().exit_status())
+}
+
 fn report(error: &Error) {
     let terminal = io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    eprint!("{}", error.draw(color));
+    // Where it cannot be written, there is nobody to tell.
+    let _ = write!(io::stderr(), "{}", error.draw(color));
 }

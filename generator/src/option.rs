@@ -1,6 +1,9 @@
 //! The options of a template and the answers to them.
 
-use std::{fmt, ops::Range};
+use std::{
+    fmt::{self, Write as _},
+    ops::Range,
+};
 
 use indexmap::IndexMap;
 use regex::Regex;
@@ -194,13 +197,16 @@ impl Answers {
     /// A key is no option, or an option has neither a value nor a default.
     pub fn complete(template: &Template, name: Name, mut given: Values) -> Result<Self> {
         let mut values = IndexMap::new();
+        let mut lacking = Vec::new();
         for option in template.options() {
             let value = given.shift_remove(&option.name);
-            let value = value.or_else(|| option.default.clone()).ok_or_else(|| {
-                Error::input(format!("the option `{}` has no default", option.name))
-                    .help(format!("add `--define {}=VALUE`", option.name))
-            })?;
-            values.insert(option.name.clone(), value);
+            match value.or_else(|| option.default.clone()) {
+                Some(value) => drop(values.insert(option.name.clone(), value)),
+                None => lacking.push(option),
+            }
+        }
+        if !lacking.is_empty() {
+            return Err(without_default(&lacking));
         }
         match given.keys().next() {
             None => Ok(Self { name, values }),
@@ -234,6 +240,29 @@ impl Answers {
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
+}
+
+/// These options have neither a value nor a default.
+fn without_default(options: &[&TemplateOption]) -> Error {
+    let names: Vec<_> = options.iter().map(|o| format!("`{}`", o.name)).collect();
+    let defines = options.iter().map(|o| format!("--define {}=VALUE", o.name));
+    let mut help = format!("add `{}`", defines.collect::<Vec<_>>().join(" "));
+    for option in options {
+        if let OptionKind::Choice(choices) | OptionKind::List(choices) = &option.kind {
+            let values: Vec<_> = choices.iter().map(|c| format!("`{}`", c.value)).collect();
+            let _ = write!(
+                help,
+                "\nthe values of `{}` are {}",
+                option.name,
+                values.join(", ")
+            );
+        }
+    }
+    let error = match names.as_slice() {
+        [one] => Error::input(format!("the option {one} has no default")),
+        all => Error::input(format!("the options {} have no default", all.join(", "))),
+    };
+    error.help(help)
 }
 
 /// `key` is not an option of `template`.

@@ -13,6 +13,8 @@ use std::{
 
 use process_wrap::std::{ChildWrapper, CommandWrap};
 
+use crate::commands::note;
+
 /// Between two looks at a program.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -31,7 +33,9 @@ static LISTENING: Once = Once::new();
 pub(crate) fn listen() {
     LISTENING.call_once(|| {
         if let Err(error) = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed)) {
-            eprintln!("warning: Ctrl-C will not end the programs that Kiln starts: {error}");
+            note(&format!(
+                "warning: Ctrl-C will not end the programs that Kiln starts: {error}"
+            ));
         }
     });
 }

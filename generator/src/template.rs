@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     option::TemplateOption,
     portable,
     project::Vcs,
+    tree::slashed,
 };
 
 /// The file that states what a template asks and does.
@@ -70,6 +71,13 @@ impl Template {
     /// # Errors
     /// The folder cannot be read, or the template is wrong or holds what Kiln does not support.
     pub fn from_folder(folder: &Path) -> Result<Self> {
+        if !holds_config(folder) {
+            let found = inner(&folders_in(folder)?);
+            let inner = found
+                .as_deref()
+                .and_then(|inner| inner.strip_prefix(folder).ok());
+            return Err(no_config(&folder.display().to_string(), inner));
+        }
         let mut reader = FolderReader {
             label: folder.display().to_string(),
             files: Vec::new(),
@@ -91,7 +99,7 @@ impl Template {
         let mut files = without_twins(files);
         let config = files
             .remove(CONFIG_FILE)
-            .ok_or_else(|| no_config(label, files.keys()))?;
+            .ok_or_else(|| no_config(label, None))?;
         if files.contains_key(".genignore") {
             return Err(Error::template(format!("`{label}` holds a `.genignore`"))
                 .help("list its entries as `ignore` in the `[template]` table instead"));
@@ -179,12 +187,47 @@ impl Template {
     }
 }
 
+/// Whether a folder is that of a template. All that is in it is read later.
+fn holds_config(folder: &Path) -> bool {
+    let names = [CONFIG_FILE.to_owned(), format!("{CONFIG_FILE}{LIQUID}")];
+    let is_file = |name| fs::symlink_metadata(folder.join(name)).is_ok_and(|it| it.is_file());
+    names.iter().any(is_file)
+}
+
+/// The folders in a folder, in the order of their names, but for those that hold no templates.
+fn folders_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |cause| Error::io("read the folder", folder, cause);
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder && entry.file_name() != ".git" && !is_build_folder(&entry.path()) {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// The template in one of these folders, or one level below them. Others may be large, and what cannot
+/// be read is no hint.
+fn inner(folders: &[PathBuf]) -> Option<PathBuf> {
+    let found = folders.iter().find(|folder| holds_config(folder));
+    let below = || {
+        let mut below = folders.iter().filter_map(|folder| folders_in(folder).ok());
+        below.find_map(|folders| folders.into_iter().find(|folder| holds_config(folder)))
+    };
+    found.cloned().or_else(below)
+}
+
 /// A folder without a configuration may hold templates in others.
-fn no_config<'f>(label: &str, files: impl Iterator<Item = &'f String>) -> Error {
+fn no_config(label: &str, inner: Option<&Path>) -> Error {
     let error = Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"));
-    let mut inner = files.filter_map(|path| path.strip_suffix(CONFIG_FILE)?.strip_suffix('/'));
-    match inner.next() {
-        Some(folder) => error.help(format!("there is a template in `{label}/{folder}`")),
+    match inner {
+        Some(inner) => {
+            let folder = format!("{}/{}", label.trim_end_matches('/'), slashed(inner));
+            error.help(format!("there is a template in `{folder}`"))
+        }
         None => error.help(
             "a template says in this file what it asks and which files it renders; an empty \
              `[placeholders]` and `[template]` with `fmt = false` would do",

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{
     document::Document,
     error::{Error, Kind, Result},
+    tree::slashed,
 };
 
 /// The file of a project that lists its sites.
@@ -233,8 +234,7 @@ pub(crate) fn files_of(root: &Path) -> Result<Vec<(std::path::PathBuf, String)>>
             .map_err(|error| Error::system(format!("cannot read `{}`: {error}", root.display())))?;
         if entry.file_type().is_some_and(|kind| kind.is_file()) {
             let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
-            let parts = path.iter().map(|part| part.to_string_lossy());
-            let file = parts.collect::<Vec<_>>().join("/");
+            let file = slashed(path);
             files.push((entry.into_path(), file));
         }
     }

@@ -177,6 +177,38 @@ fn results_are_for_programs_too() {
     );
 }
 
+/// A report that nobody reads is no error, and one that cannot be written is.
+#[cfg(unix)]
+#[test]
+fn reports_that_are_not_read_and_that_cannot_be_written() {
+    use std::{fs, io, process};
+
+    let (place, _) = shared();
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    for format in ["text", "json"] {
+        let run = |output: process::Stdio, errors: process::Stdio| {
+            let mut kiln = process::Command::new(snapbox::cmd::cargo_bin!("kiln"));
+            kiln.args(["check", "--format", format])
+                .current_dir(place.path())
+                .env_remove("CARGO_TARGET_DIR")
+                .stdout(output)
+                .stderr(errors);
+            kiln.output().unwrap()
+        };
+        // Neither are the names of the checks, which are written beside it.
+        let unread = || writer.try_clone().unwrap().into();
+        assert!(run(unread(), unread()).status.success(), "{format}");
+        if let Ok(full) = &full {
+            let output = run(full.try_clone().unwrap().into(), process::Stdio::piped());
+            assert_eq!(output.status.code(), Some(3), "{format}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains("cannot write to standard output"), "{said}");
+        }
+    }
+}
+
 #[test]
 fn a_build_that_fails_is_all_there_is() {
     let place = project();
@@ -306,7 +338,7 @@ fn a_training_that_hangs_is_killed() {
     assert!(started.elapsed() < Duration::from_secs(60), "{report:#}");
     assert_eq!(
         problem(&report, "one replica"),
-        "it did not end within 1 seconds, and was killed; `--timeout` allows more"
+        "it did not end within 1 second, and was killed; `--timeout` allows more"
     );
 }
 
@@ -375,6 +407,22 @@ fn a_manifest_that_cargo_cannot_read() {
     assert!(text.contains("unclosed table"), "{text}");
 }
 
+/// Cargo looks for a manifest above, too, and one of a workspace may have no package.
+#[test]
+fn a_manifest_without_a_package() {
+    let place = project();
+    place.put("in/todos.toml", SITES);
+    place.put("all/todos.toml", SITES);
+    place.put("all/Cargo.toml", "[workspace]\n");
+    for folder in ["in", "all"] {
+        let output = check(&place, folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{folder}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("`{folder}` holds no `Cargo.toml` with a `[package]`");
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
 #[test]
 fn without_cargo_nothing_is_checked() {
     let place = project();
@@ -387,39 +435,76 @@ fn without_cargo_nothing_is_checked() {
     assert!(text.contains("cannot run `no-such-cargo`"), "{text}");
 }
 
-/// All that was started ends with it.
+/// Starts a check, and presses Ctrl-C when there is a file.
 #[cfg(unix)]
-#[test]
-fn ctrl_c_ends_what_was_started() {
-    use std::{fs, process, thread};
+fn stopped_at(
+    place: &Place,
+    file: &Path,
+    variables: &[(&str, &str)],
+    is_running: impl Fn() -> bool,
+) -> Option<i32> {
+    use std::{process, thread};
 
-    let (place, _) = shared();
-    let log = place.join("target/kiln-check/one-replica.log");
-    let _ = fs::remove_file(&log);
     let mut kiln = process::Command::new(snapbox::cmd::cargo_bin!("kiln"))
         .args(["check", "--format", "json"])
         .current_dir(place.path())
         .env_remove("CARGO_TARGET_DIR")
-        .env("FAKE", "hangs")
+        .envs(variables.iter().copied())
         .stdout(process::Stdio::null())
-        .stderr(process::Stdio::piped())
+        .stderr(process::Stdio::null())
         .spawn()
         .unwrap();
     let until = Instant::now() + Duration::from_secs(100);
-    while !log.exists() && Instant::now() < until {
+    while !file.exists() && Instant::now() < until {
         thread::sleep(Duration::from_millis(10));
     }
     thread::sleep(Duration::from_millis(200));
-    assert!(is_running(place.path()));
+    assert!(is_running());
     let kill = process::Command::new("kill")
         .args(["-INT", &kiln.id().to_string()])
         .status();
     assert!(kill.unwrap().success());
-    assert_eq!(kiln.wait().unwrap().code(), Some(130));
-    assert!(!is_running(place.path()));
-    let left = fs::read_dir(place.join("target/kiln-check")).unwrap();
+    let status = kiln.wait().unwrap().code();
+    let left = std::fs::read_dir(place.join("target/kiln-check"));
+    let left = left.into_iter().flatten();
     let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(left.filter(|name| name.starts_with("runs-")).count(), 0);
+    status
+}
+
+/// All that was started ends with it.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_what_was_started() {
+    let (place, _) = shared();
+    let log = place.join("target/kiln-check/one-replica.log");
+    let _ = std::fs::remove_file(&log);
+    let program = || is_running(place.path());
+    let status = stopped_at(&place, &log, &[("FAKE", "hangs")], program);
+    assert_eq!(status, Some(130));
+    assert!(!program());
+}
+
+/// Also where Cargo is asked for the project, and where it builds.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_cargo() {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    for when in ["metadata", "test"] {
+        let place = project();
+        let (cargo, at) = (place.join("cargo.sh"), place.join("at"));
+        let script = format!(
+            "#!/bin/sh\nif [ $1 = {when} ]; then touch at; sleep 100; fi\nexec cargo \"$@\"\n"
+        );
+        fs::write(&cargo, script).unwrap();
+        fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+        let started = Instant::now();
+        let variables = [("CARGO", cargo.to_str().unwrap())];
+        let status = stopped_at(&place, &at, &variables, || at.exists());
+        assert_eq!(status, Some(130), "{when}");
+        assert!(started.elapsed() < Duration::from_secs(60));
+    }
 }
 
 /// Whether a program built in this folder runs.

@@ -121,7 +121,7 @@ fn says_what_would_become_of_each_file() {
         .output()
         .unwrap();
     let said = String::from_utf8(made.stdout).unwrap();
-    assert!(said.contains(&format!("1 files, {unchanged}")), "{said}");
+    assert!(said.contains(&format!("1 file, {unchanged}")), "{said}");
 }
 
 #[test]

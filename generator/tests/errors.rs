@@ -6,7 +6,11 @@
 
 mod common;
 
-use std::{fmt::Write as _, fs};
+use std::{
+    fmt::Write as _,
+    fs, io,
+    process::{Command, Stdio},
+};
 
 use common::Place;
 use kiln::{error::Result, name::Name, option::Answers, render::render, template::Template};
@@ -278,32 +282,92 @@ fn programs_that_fail_end_with_3() {
 "#]]);
 }
 
-/// A reader that has had enough, as `head`, is no error, and a full disk is one.
-#[test]
-fn output_that_is_not_read_and_that_cannot_be_written() {
+/// All that is printed, where `made` is a project.
+const PRINTING: &[&str] = &[
+    "--help",
+    "--version",
+    "help new",
+    "options",
+    "examples",
+    "explain",
+    "explain model.architecture",
+    "explain --path made --format json",
+    "todos made",
+    "todos made --format json",
+    "diff -d hardware=cuda",
+    "diff -d hardware=cuda --format json",
+    "new a --dry-run",
+    "update made --dry-run",
+    "update made --dry-run --format json",
+    "add ci=github --path made --dry-run",
+    "doctor",
+    "doctor --format json",
+    "completions bash",
+    "man",
+];
+
+/// The status of a command whose standard output goes elsewhere, and what it says of it.
+fn printing_to(place: &Place, line: &str, output: impl Into<Stdio>) -> (Option<i32>, String) {
+    let output = Command::new(snapbox::cmd::cargo_bin!("kiln"))
+        .args(line.split(' '))
+        .current_dir(place.path())
+        .stdout(output)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), said)
+}
+
+fn with_project() -> Place {
     let place = Place::new();
-    for line in ["options", "examples", "explain", "completions bash", "man"] {
-        let (reader, writer) = std::io::pipe().unwrap();
+    let made = place.kiln("new made --yes --vcs none");
+    made.assert().success();
+    place
+}
+
+/// A reader that has had enough, as `head`, is no error.
+#[test]
+fn output_that_is_not_read() {
+    let place = with_project();
+    for line in PRINTING {
+        let (reader, writer) = io::pipe().unwrap();
         drop(reader);
-        let output = std::process::Command::new(snapbox::cmd::cargo_bin!("kiln"))
-            .args(line.split(' '))
-            .current_dir(place.path())
-            .stdout(writer)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{line}: {said}");
+        let ended = printing_to(&place, line, writer);
+        let all = place.command().args(line.split(' ')).output().unwrap();
+        assert_eq!(ended, (all.status.code(), String::new()), "{line}");
     }
+}
+
+#[test]
+fn output_that_cannot_be_written() {
     let Ok(full) = fs::File::create("/dev/full") else {
         println!("skipped: there is no /dev/full here");
         return;
     };
-    let output = std::process::Command::new(snapbox::cmd::cargo_bin!("kiln"))
-        .arg("options")
-        .stdout(full)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("cannot write to standard output"), "{said}");
+    let place = with_project();
+    for line in PRINTING {
+        let (status, said) = printing_to(&place, line, full.try_clone().unwrap());
+        assert_eq!(status, Some(3), "{line}: {said}");
+        assert!(
+            said.contains("cannot write to standard output") && said.contains("help: "),
+            "{line}: {said}"
+        );
+    }
+}
+
+/// What is wrong cannot be said then, but the exit status does.
+#[test]
+fn messages_that_are_not_read() {
+    let place = Place::new();
+    for (line, status) in [("new a --vcs", 2), ("todos absent", 2), ("explain x", 2)] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let ended = Command::new(snapbox::cmd::cargo_bin!("kiln"))
+            .args(line.split(' '))
+            .current_dir(place.path())
+            .stderr(writer)
+            .status()
+            .unwrap();
+        assert_eq!(ended.code(), Some(status), "{line}");
+    }
 }

@@ -436,6 +436,122 @@ fn a_template_is_confirmed_without_a_question() {
     assert_made(terminal);
 }
 
+/// A team's template whose options have no defaults, each of a kind.
+fn without_defaults() -> Place {
+    let place = Place::new();
+    place.put(
+        "t/cargo-generate.toml",
+        "[template]\nfmt = false\n[placeholders]\n\
+         owner = { prompt = \"Who owns it?\", regex = \"^@[a-z]*$\" }\n\
+         motto = { prompt = \"Which motto?\" }\n\
+         size = { prompt = \"Which size?\", choices = [\"small\", \"large\"] }\n\
+         logo = { prompt = \"A logo?\", type = \"bool\" }\n",
+    );
+    place.put("t/all.txt", "{{owner}} {{motto}} {{size}} {{logo}}\n");
+    place
+}
+
+fn assert_all(place: &Place, all: &str) {
+    let written = std::fs::read_to_string(place.join("a/all.txt"));
+    assert_eq!(written.unwrap(), all);
+}
+
+const OF_TEAM: [&str; 5] = ["new", "--template", "t", "--vcs", "none"];
+
+#[test]
+fn asks_until_there_is_an_answer_where_there_is_no_default() {
+    let place = without_defaults();
+    let mut terminal = Terminal::start(place.path(), &OF_TEAM);
+    at(&terminal, 1, 5);
+    terminal.send("a");
+    terminal.wait("called? a");
+    terminal.send(ENTER);
+    for (step, wrong, answer) in [(2, "@1", "@us"), (3, " ", "It's all right")] {
+        at(&terminal, step, 5);
+        terminal.send(ENTER);
+        terminal.wait("has no default: type a text");
+        terminal.send(wrong);
+        terminal.wait("✗");
+        terminal.send(ENTER);
+        terminal.wait("a text is accepted when nothing is wrong with it");
+        erase(&mut terminal);
+        terminal.wait_until("empty text", |screen| !screen.contains('✗'));
+        terminal.send(answer);
+        terminal.wait(answer);
+        terminal.send(ENTER);
+    }
+    at(&terminal, 4, 5);
+    terminal.wait("> small");
+    terminal.send(DOWN);
+    terminal.wait("> large");
+    terminal.send(ENTER);
+    at(&terminal, 5, 5);
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+    let words = repeating(&terminal.screen());
+    terminal.send(ENTER);
+    assert_made(terminal);
+    assert_all(&place, "@us It's all right large true\n");
+
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let again = without_defaults();
+    again.command().args(&words[1..]).assert().success();
+    assert_all(&again, "@us It's all right large true\n");
+}
+
+#[test]
+fn a_dumb_terminal_asks_until_there_is_an_answer() {
+    let place = without_defaults();
+    let mut terminal = Terminal::start_with(place.path(), &OF_TEAM, &[("TERM", "dumb")]);
+    terminal.wait("What is the project called?");
+    terminal.send("a\n");
+    for (question, wrong, why, answer) in [
+        ("Who owns it?", "us", "it must match the regex", "@us"),
+        (
+            "Which motto?",
+            " ",
+            "`motto` has no default: type a text",
+            "Go",
+        ),
+        ("Which size?", "larg", "did you mean `large`?", "large"),
+        ("A logo?", "perhaps", "it takes `true` or `false`", "no"),
+    ] {
+        terminal.wait(question);
+        terminal.send("\n");
+        terminal.wait_until("question again", |s| s.matches(question).count() == 2);
+        terminal.send(&format!("{wrong}\n"));
+        terminal.wait(why);
+        terminal.send(&format!("{answer}\n"));
+    }
+    terminal.wait(DECISION);
+    terminal.send("\n");
+    assert_made(terminal);
+    assert_all(&place, "@us Go large false\n");
+}
+
+#[test]
+fn what_has_no_default_is_named_where_nothing_is_asked() {
+    let place = without_defaults();
+    let args = [&OF_TEAM[..], &["a", "--yes", "--define", "logo=true"]].concat();
+    let terminal = Terminal::start(place.path(), &args);
+    let (status, log) = terminal.end();
+    assert!(matches!(status, WaitStatus::Exited(_, 2)), "{status:?}");
+    for said in [
+        "the options `owner`, `motto`, `size` have no default",
+        "`--define owner=VALUE --define motto=VALUE --define size=VALUE`",
+        "the values of `size` are `small`, `large`",
+    ] {
+        assert!(log.contains(said), "{log}");
+    }
+    let args = [
+        &args[..],
+        &["-d", "owner=@a", "-d", "motto=", "-d", "size=small"],
+    ]
+    .concat();
+    assert_made(Terminal::start(place.path(), &args));
+    assert_all(&place, "@a  small true\n");
+}
+
 #[test]
 fn an_example_asks_for_what_it_leaves_open() {
     let place = Place::new();
@@ -468,6 +584,105 @@ fn a_name_is_refused_whose_folder_is_taken() {
     terminal.send(CTRL_C);
     let (status, _) = terminal.end();
     assert!(matches!(status, WaitStatus::Exited(_, 130)), "{status:?}");
+}
+
+/// What a killed Kiln left is undone in the folder that will be written, and in none whose name is
+/// the beginning of another.
+#[test]
+fn what_is_half_done_is_undone_where_the_project_is_made() {
+    let place = Place::new();
+    let journal = "{\"entries\":[{\"path\":\"half.txt\",\"new\":\"e3b0c44298fc1c149afbf4c8996fb924\
+                   27ae41e4649b934ca495991b7852b855\",\"old\":false}],\"folders\":[]}";
+    for name in ["n", "ne", "net"] {
+        place.put(&format!("{name}/.kiln-transaction/journal.json"), journal);
+        place.put(&format!("{name}/half.txt"), "");
+    }
+    place.put("net/mine.txt", "");
+    let half = || ["n", "ne", "net"].map(|name| place.join(name).join("half.txt").exists());
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "--vcs=none"]);
+    at(&terminal, 1, of);
+    for name in ["n", "ne", "net"] {
+        terminal.send(&name[name.len() - 1..]);
+        terminal.wait_until(name, |screen| {
+            screen.contains(&format!("called? {name} \n"))
+        });
+        terminal.settle();
+        assert_eq!(half(), [true; 3]);
+    }
+    for step in 1..=of {
+        at(&terminal, step, of);
+        assert_eq!(half(), [true; 3]);
+        terminal.send(ENTER);
+    }
+    // It is found to hold somebody's file, too.
+    terminal.wait("× the folder `net` exists and is not empty");
+    assert_eq!(half(), [true, true, false]);
+    terminal.wait("? What is the project called? net");
+    terminal.send(BACKSPACE);
+    terminal.wait_until("shorter name", |screen| !screen.contains('✗'));
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+    terminal.send(ENTER);
+    assert_made(terminal);
+    assert_eq!(half(), [true, false, false]);
+    assert!(place.join("ne/Cargo.toml").exists() && place.join("net/mine.txt").exists());
+}
+
+/// The answers are not lost where the folder is taken while they are given.
+#[test]
+fn a_name_that_can_no_longer_be_used_is_asked_for_again() {
+    let place = Place::new();
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "--vcs", "none"]);
+    for step in 1..=of {
+        at(&terminal, step, of);
+        if step == 4 {
+            terminal.send(DOWN);
+            terminal.wait("> cuda");
+        }
+        if step == of {
+            place.put("my-model/file", "somebody's");
+        }
+        terminal.send(ENTER);
+    }
+    terminal.wait("× the folder `my-model` exists and is not empty");
+    terminal.wait("[enter accepts, esc goes back");
+    terminal.send(ENTER);
+    terminal.wait("# the folder `my-model` exists and is not empty");
+    terminal.send("other");
+    terminal.wait("called? other");
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+    terminal.send(ENTER);
+    assert_made(terminal);
+    std::fs::remove_dir_all(place.join("my-model")).unwrap();
+    assert_eq!(written(&place), files("other", &[("hardware", "cuda")]));
+}
+
+/// Where an option has no default, the dependencies are known in the end only.
+#[test]
+fn a_name_that_turns_out_to_be_a_dependency_can_be_changed() {
+    let place = without_defaults();
+    let manifest = "[package]\nname = \"{{project-name}}\"\n[dependencies]\nrand = \"1\"\n";
+    place.put("t/Cargo.toml", manifest);
+    let args = [
+        &OF_TEAM[..],
+        &["-d", "motto=", "-d", "owner=@", "-d", "logo=true"],
+    ]
+    .concat();
+    let mut terminal = Terminal::start_with(place.path(), &args, &[("TERM", "dumb")]);
+    terminal.wait("What is the project called?");
+    terminal.send("rand\nsmall\n");
+    terminal.wait("× `rand` cannot name a project");
+    terminal.wait("Which answer?");
+    terminal.send("project-name\n");
+    terminal.wait("called? [rand]:");
+    terminal.send("a\n");
+    terminal.wait(DECISION);
+    terminal.send("\n");
+    assert_made(terminal);
+    assert_all(&place, "@  small true\n");
 }
 
 #[test]

@@ -71,6 +71,20 @@ fn bash_completes_with_the_script() {
             &["kiln", "explain", "model."],
             &["model.architecture", "model.split"],
         ),
+        (&["kiln", "explain", "--example", "keras"], &["keras-cnn"]),
+        (&["kiln", "diff", "-d", "ci"], &["ci=github", "ci=none"]),
+        (&["kiln", "diff", "--against", "desc"], &["description="]),
+        (&["kiln", "diff", "--example", "keras"], &["keras-cnn"]),
+        (&["kiln", "update", "--define", "ci=g"], &["ci=github"]),
+        (&["kiln", "add", "slu"], &["slurm"]),
+        (&["kiln", "add", "mpi"], &["mpi"]),
+        (&["kiln", "add", "ci"], &["ci", "ci=github", "ci=none"]),
+        (
+            &["kiln", "add", "slurm", "tens"],
+            &["tensorboard", "tensorboard=no", "tensorboard=yes"],
+        ),
+        // More than one option takes it.
+        (&["kiln", "add", "non"], &[]),
         (&["kiln", "nonsense"], &[]),
     ];
     for (words, expected) in cases {

@@ -94,6 +94,39 @@ fn what_is_shown_and_redacted() {
     assert!(!text.contains("==== Cargo.toml"), "{text}");
 }
 
+/// Files that differ in what nobody sees give snapshots that differ, as insta compares them.
+#[test]
+fn ends_of_lines_and_of_texts() {
+    let ends: [(&[u8], &str); 7] = [
+        (b"a\nb\n", "a\nb\n"),
+        (b"a\nb", "a\nb\n\\ no newline at the end\n"),
+        (b"a\nb\n\n", "a\nb\n\n\\ an empty line at the end\n"),
+        (b"a\r\nb\n", "a\u{240d}\nb\n"),
+        (b"a\nb\r", "a\nb\u{240d}\n\\ no newline at the end\n"),
+        (b"\n", "\n\\ an empty line at the end\n"),
+        (b"", ""),
+    ];
+    let projects = ends.map(|(contents, shown)| {
+        let place = TempDir::new().unwrap();
+        fs::write(place.path().join("f.txt"), contents).unwrap();
+        let project = Project::of_folder(place.path());
+        assert_eq!(project.snapshot(), format!("f.txt\n\n==== f.txt\n{shown}"));
+        project
+    });
+    // It leaves out carriage returns and the space at the end.
+    let compared = |text: String| text.replace('\r', "").trim_end().to_owned();
+    for (at, one) in projects.iter().enumerate() {
+        for other in &projects[..at] {
+            let (text, before) = (one.snapshot(), other.snapshot());
+            assert_ne!(compared(text), compared(before));
+            let changes = [one.changes_from(other), other.changes_from(one)];
+            let [there, back] = changes.map(|changes| compared(changes.snapshot()));
+            assert_ne!(there, back);
+            assert!(there.contains("\n@@ "), "{there}");
+        }
+    }
+}
+
 /// The same on each machine, whoever it belongs to, and each year.
 #[test]
 fn nothing_of_the_machine() {
@@ -125,7 +158,7 @@ fn a_project_that_is_filled_in() {
     put("data/large.bin", "ignored");
     put("target/debug/x", "built");
     put("Cargo.lock", "# whatever cargo finds");
-    put("src/place.txt", "here");
+    put("src/place.txt", "here\n");
     put(
         ".kiln.toml",
         "version = \"0.1.0\"\nhash = \"00112233445566778899\"\n",

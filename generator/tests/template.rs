@@ -81,7 +81,7 @@ fn says_only_what_can_be_done() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Made `a` in a: 1 files.
+Made `a` in a: 1 file.
 
 Next:
   cd a
@@ -562,6 +562,37 @@ fn names_that_not_every_system_takes() {
     place.put("t/cargo-generate.toml", &config);
     let template = Template::from_folder(&place.join("t")).unwrap();
     template.check().unwrap();
+}
+
+/// A folder that is no template may be large: only the next two levels are looked at.
+#[test]
+fn a_template_further_down() {
+    let place = place_with(&[("a/b/c/cargo-generate.toml", CONFIG)]);
+    let said = refusal(&place, 4);
+    assert!(said.contains("a template says in this file"), "{said}");
+    for (path, inner) in [("b/in", "t/b/in"), ("c", "t/c")] {
+        place.put(&format!("t/{path}/cargo-generate.toml"), CONFIG);
+        let said = refusal(&place, 4);
+        let hint =
+            format!("`t` holds no `cargo-generate.toml`\n  help: there is a template in `{inner}`");
+        assert!(said.contains(&hint), "{said}");
+    }
+}
+
+/// What is wrong with its files is not found, as they are not read.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_is_no_template_is_not_read() {
+    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+
+    let place = place_with(&[("a/b/c", "")]);
+    fs::write(place.join("t/a").join(OsStr::from_bytes(b"\xff")), "").unwrap();
+    let output = place.kiln("new a --yes --template t").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("`t` holds no `cargo-generate.toml`"),
+        "{said}"
+    );
 }
 
 /// Neither may become part of the other.

@@ -402,3 +402,12 @@ fn the_template_has_a_marker_for_every_site() {
         assert_eq!(todo.what, site.what, "{}", todo.id);
     }
 }
+
+#[test]
+fn one_site_is_not_several() {
+    let place = Place::new();
+    let (one, _) = SITES.split_once("\n\n").unwrap();
+    place.put("todos.toml", one);
+    let told = place.kiln("todos").assert().success();
+    told.stdout_eq("0 of 1 site left in ..\n");
+}

@@ -109,6 +109,31 @@ fn resolve(template: &Template, answers: &Answers, given: &str) -> Result<(Strin
     }
 }
 
+/// The words that need no `KEY=`, each with what it is: options with one other value, values that only
+/// one option takes, and what people call them otherwise.
+pub(super) fn words(template: &Template) -> Vec<(String, String)> {
+    let has_one_other = |option: &&TemplateOption| {
+        let values = option.values();
+        let others = values.iter().map(|now| others(option, Some(now)).len());
+        others.max() == Some(1)
+    };
+    let options = template.options().iter().filter(has_one_other);
+    let mut words: Vec<_> = options
+        .map(|option| (option.name.clone(), option.prompt.clone()))
+        .collect();
+    let count = |value: &str| {
+        choices(template)
+            .filter(|(_, other)| *other == value)
+            .count()
+    };
+    let is_word = |value: &str| count(value) == 1 && template.option(value).is_none();
+    let values = choices(template).filter(|(_, value)| is_word(value));
+    words.extend(values.map(|(key, value)| (value.to_owned(), format!("{key}={value}"))));
+    let aliases = ALIASES.iter().filter(|(_, value)| is_word(value));
+    words.extend(aliases.map(|(alias, value)| ((*alias).to_owned(), (*value).to_owned())));
+    words
+}
+
 /// All values of choices, each with its option.
 fn choices(template: &Template) -> impl Iterator<Item = (&str, &str)> {
     template.options().iter().flat_map(|option| {
@@ -124,12 +149,7 @@ fn choices(template: &Template) -> impl Iterator<Item = (&str, &str)> {
 /// The value of an option that it has not now, where there is one such beside those that switch it off.
 fn only_other(option: &TemplateOption, answers: &Answers) -> Result<Value> {
     let now = answers.get(&option.name);
-    let mut others = match option.kind {
-        OptionKind::Choice(_) | OptionKind::Flag => option.values(),
-        OptionKind::Text { .. } | OptionKind::List(_) => Vec::new(),
-    };
-    others.retain(|value| Some(value) != now && !is_off(value));
-    match (others.as_slice(), now) {
+    match (others(option, now).as_slice(), now) {
         ([value], _) => Ok(value.clone()),
         ([], Some(now))
             if !matches!(option.kind, OptionKind::Text { .. } | OptionKind::List(_)) =>
@@ -150,11 +170,41 @@ fn only_other(option: &TemplateOption, answers: &Answers) -> Result<Value> {
     }
 }
 
+/// The values of an option that it has not now, beside those that switch it off.
+fn others(option: &TemplateOption, now: Option<&Value>) -> Vec<Value> {
+    let mut others = match option.kind {
+        OptionKind::Choice(_) | OptionKind::Flag => option.values(),
+        OptionKind::Text { .. } | OptionKind::List(_) => Vec::new(),
+    };
+    others.retain(|value| Some(value) != now && !is_off(value));
+    others
+}
+
 /// Whether a value means that there is nothing of the sort.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Text(text) => ["no", "none", "off"].contains(&text.as_str()),
         Value::Flag(flag) => !flag,
         Value::List(list) => list.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Name;
+
+    #[test]
+    fn every_word_can_be_added() {
+        let template = Template::embedded().unwrap();
+        let answers = Answers::defaults(&template, Name::parse("a").unwrap()).unwrap();
+        let words = words(&template);
+        for (word, _) in &words {
+            let added = resolve(&template, &answers, word);
+            assert!(added.is_ok(), "{word}: {added:?}");
+        }
+        let has = |word: &str| words.iter().any(|(one, _)| one == word);
+        assert!(["slurm", "tensorboard", "mpi"].into_iter().all(has));
+        assert!(!["none", "hardware", "description"].into_iter().any(has));
     }
 }

@@ -8,7 +8,7 @@ use clap::{
 };
 use clap_complete::{Shell, generate};
 
-use super::print;
+use super::{add::words, print};
 use crate::{
     cli::Cli,
     error::Result,
@@ -61,14 +61,28 @@ fn command() -> Result<Command> {
         let values = PossibleValuesParser::new(values.to_vec());
         command.mut_arg(argument, |arg| arg.value_parser(values))
     };
+    let additions = additions(&template, &defines);
     let command = Cli::command()
         .mut_subcommand("new", |new| {
             with(with(new, "example", &examples), "define", &defines)
         })
+        .mut_subcommand("diff", |diff| {
+            let diff = with(with(diff, "example", &examples), "define", &defines);
+            with(diff, "against", &defines)
+        })
         .mut_subcommand("explain", |explain| {
             with(with(explain, "id", &ids), "example", &examples)
-        });
+        })
+        .mut_subcommand("add", |add| with(add, "options", &additions))
+        .mut_subcommand("update", |update| with(update, "define", &defines));
     Ok(command)
+}
+
+/// What `kiln add` takes: words that stand for one value of one option, and each with its key.
+fn additions(template: &Template, defines: &[PossibleValue]) -> Vec<PossibleValue> {
+    let words = words(template).into_iter();
+    let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
+    words.chain(defines.iter().cloned()).collect()
 }
 
 fn examples(template: &Template) -> Result<Vec<PossibleValue>> {

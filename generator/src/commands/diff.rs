@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,6 +13,7 @@ use clap::{ArgGroup, Args};
 use diffy::{DiffOptions, PatchFormatter};
 use serde::Serialize;
 
+use super::{print, print_colored};
 use crate::{
     cli::Format,
     error::{Error, Result, nearest},
@@ -72,10 +73,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
         files: changes.map(FileChange::of).collect(),
     };
     let colors = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
-    write(&match args.format {
-        Format::Text => text(&report, &args.files, colors),
-        Format::Json => json(&report)?,
-    })?;
+    match args.format {
+        Format::Text if colors => print_colored(&text(&report, &args.files, colors))?,
+        Format::Text => print(&text(&report, &args.files, colors))?,
+        Format::Json => print(&json(&report)?)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -190,7 +192,7 @@ impl FileChange {
             Change::Removed(before) => ("removed", Some(before), None),
             Change::Changed(before, after) => ("changed", Some(before), Some(after)),
         };
-        let path = change.path().display().to_string();
+        let path = tree::slashed(change.path());
         let side = |file: &RenderedFile<'_>| Side {
             bytes: file.contents.len(),
             executable: file.executable,
@@ -208,10 +210,11 @@ impl FileChange {
 
     /// What becomes of the file, in words.
     fn headline(&self) -> String {
+        let bytes = |side: &Side| tree::counted(side.bytes, "byte");
         let mut text = format!("{} {}", self.change, self.path);
         match (&self.against, &self.define) {
             (Some(old), Some(new)) => {
-                let _ = write!(text, " ({} -> {} bytes)", old.bytes, new.bytes);
+                let _ = write!(text, " ({} -> {})", old.bytes, bytes(new));
                 match (old.executable, new.executable) {
                     (false, true) => text.push_str(", can be run"),
                     (true, false) => text.push_str(", can no longer be run"),
@@ -219,7 +222,7 @@ impl FileChange {
                 }
             }
             (Some(side), None) | (None, Some(side)) => {
-                let _ = write!(text, " ({} bytes)", side.bytes);
+                let _ = write!(text, " ({})", bytes(side));
             }
             (None, None) => {}
         }
@@ -323,18 +326,6 @@ fn counts(files: &[FileChange]) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// Writes to standard output, whose reader may stop early.
-fn write(text: &str) -> Result<()> {
-    let mut output = anstream::stdout().lock();
-    let written = output.write_all(text.as_bytes());
-    match written.and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::system(format!(
-            "cannot write to standard output: {error}"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
@@ -374,7 +365,7 @@ mod tests {
             "2 files changed, 1 file removed.\n\n\
              changed a (1 -> 2 bytes), binary\n\n\
              changed b (2 -> 3 bytes), binary\n\n\
-             removed c (1 bytes), binary\n"
+             removed c (1 byte), binary\n"
         );
     }
 
@@ -384,7 +375,7 @@ mod tests {
             project(&[("a", b"x", false)]),
             project(&[("a", b"x", true)]),
         );
-        let change = "1 file changed.\n\nchanged a (1 -> 1 bytes)";
+        let change = "1 file changed.\n\nchanged a (1 -> 1 byte)";
         assert_eq!(told(&plain, &tool), format!("{change}, can be run\n"));
         assert_eq!(
             told(&tool, &plain),

@@ -27,7 +27,7 @@ use crate::{
     template::Template,
     terminal,
     todo::SITES_FILE,
-    transaction, values,
+    transaction, tree, values,
 };
 
 /// What the question for the name is called. No option can be called so, as it is built in.
@@ -84,17 +84,31 @@ impl Order<'_> {
             refuse_answers(example, &self.given, self.args.train)?;
         }
         match (&self.args.path, name) {
-            (Some(path), _) => self.check_folder(path),
-            (None, Some(name)) => self.check_folder(&self.folder(name)),
+            (Some(path), _) => self.settle(path),
+            (None, Some(name)) => self.settle(&self.folder(name)),
             (None, None) => Ok(()),
         }
     }
 
-    fn check_folder(&self, folder: &Path) -> Result<()> {
-        if !self.args.dry_run && transaction::is_unfinished(folder) {
-            transaction::recover(folder)?;
+    /// Undoes what a killed process left half done in the folder that will be written, and checks it.
+    fn settle(&self, folder: &Path) -> Result<()> {
+        self.check_folder(folder)?;
+        if self.args.dry_run || !transaction::is_unfinished(folder) {
+            return Ok(());
         }
-        project::check_destination(folder, self.args.force)?;
+        transaction::recover(folder)?;
+        self.check_folder(folder)
+    }
+
+    /// Changes nothing, as the folder may be that of a name that is still typed.
+    fn check_folder(&self, folder: &Path) -> Result<()> {
+        let checked = project::check_destination(folder, self.args.force);
+        if checked.is_err() && !self.args.dry_run && transaction::is_unfinished(folder) {
+            // What is left half done there goes before it is written.
+            project::check_destination(folder, true)?;
+        } else {
+            checked?;
+        }
         match &self.args.template {
             Some(template) => folder::check_apart(template, folder),
             None => Ok(()),
@@ -153,6 +167,18 @@ impl Order<'_> {
         Ok(rendered)
     }
 
+    /// The manifest as far as it is known before the questions, whose dependencies cannot name the
+    /// project. Nothing is known of it where an option has no default: then the summary finds it.
+    fn manifest(&self) -> Result<String> {
+        if self.open().any(|option| option.default.is_none()) {
+            return Ok(String::new());
+        }
+        let any = self.answers(Name::parse(PROPOSED)?, Values::new())?;
+        let rendered = self.render(&any)?;
+        let manifest = rendered.get("Cargo.toml").unwrap_or_default();
+        Ok(String::from_utf8_lossy(manifest).into_owned())
+    }
+
     /// What writing it would do.
     pub fn plan(&self, rendered: &Rendered<'_>, answers: &Answers) -> Result<Written> {
         project::plan(rendered, &self.folder(answers.name()), self.write_options())
@@ -199,7 +225,9 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
         &mut prompt::Terminal
     };
     let made = wizard::run(&questions, asker, |values| {
-        summary::summary(order, &answers(values)?)
+        let answers = answers(values)?;
+        order.settle(&order.folder(answers.name()))?;
+        summary::summary(order, &answers)
     })?;
     made.map(|values| answers(&values)).transpose()
 }
@@ -211,11 +239,7 @@ fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
     let proposed = path
         .or(order.example.map(Example::name))
         .unwrap_or(PROPOSED);
-    // Its dependencies are those of the answers so far.
-    let any = order.answers(Name::parse(PROPOSED)?, Values::new())?;
-    let rendered = order.render(&any)?;
-    let manifest = rendered.get("Cargo.toml").unwrap_or_default();
-    let manifest = String::from_utf8_lossy(manifest).into_owned();
+    let manifest = order.manifest()?;
     let check = move |text: &str| {
         let name = Name::parse(text)?;
         name.check_dependencies(&manifest)?;
@@ -240,7 +264,7 @@ fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
     let rendered = order.render(answers)?;
     let written = project::write(&rendered, &path, order.write_options())?;
     for warning in &written.warnings {
-        eprintln!("warning: {warning}");
+        super::note(&format!("warning: {warning}"));
     }
     super::print(&report(answers, order.example, &path, &written))?;
     let train_now = order.args.train;
@@ -281,10 +305,10 @@ fn report(answers: &Answers, example: Option<&Example>, path: &Path, written: &W
     }
     let _ = write!(
         text,
-        "Made `{}` in {}: {} files",
+        "Made `{}` in {}: {}",
         name.package(),
         path.display(),
-        written.created.len()
+        tree::files(written.created.len())
     );
     if !written.unchanged.is_empty() {
         let _ = write!(text, ", {} unchanged", written.unchanged.len());
@@ -298,7 +322,7 @@ fn report(answers: &Answers, example: Option<&Example>, path: &Path, written: &W
         ".\n"
     });
     for file in &written.replaced {
-        let _ = writeln!(text, "  replaced {}", file.display());
+        let _ = writeln!(text, "  replaced {}", tree::slashed(file));
     }
     text.push('\n');
     if let Some(example) = example {

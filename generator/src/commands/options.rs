@@ -16,6 +16,7 @@ use crate::{
     record::RECORD_FILE,
     render::{Rendered, render},
     template::Template,
+    tree::slashed,
 };
 
 use super::folder;
@@ -140,7 +141,7 @@ fn write_changes(text: &mut String, before: &Rendered<'_>, after: &Rendered<'_>)
             Change::Changed(..) => "changes",
         };
         any = true;
-        let _ = writeln!(text, "    {verb} {}", change.path().display());
+        let _ = writeln!(text, "    {verb} {}", slashed(change.path()));
     }
     if !any {
         text.push_str("    changes nothing\n");

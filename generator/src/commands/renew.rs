@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 use serde_json::json;
 
-use super::print;
+use super::{note, print};
 use crate::{
     cli::Format,
     error::{Error, Result},
@@ -26,6 +26,7 @@ use crate::{
     template::{Template, is_executable},
     todo::{SITES_FILE, parse_sites},
     transaction::{self, Transaction},
+    tree::slashed,
 };
 
 /// How a project is renewed.
@@ -61,7 +62,7 @@ impl<'p> Project<'p> {
             .then(|| Transaction::begin(folder))
             .transpose()?;
         if transaction.as_ref().is_some_and(Transaction::has_undone) {
-            eprintln!("note: what a stopped Kiln had left half done is undone");
+            note("note: what a stopped Kiln had left half done is undone");
         }
         Ok(Self {
             folder,
@@ -203,7 +204,7 @@ fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
     let first: Vec<_> = files
         .iter()
         .take(3)
-        .map(|path| format!("`{}`", path.display()))
+        .map(|path| format!("`{}`", slashed(path)))
         .collect();
     let more = match files.len().saturating_sub(first.len()) {
         0 => String::new(),
@@ -223,10 +224,6 @@ fn uncommitted(project: &Path, files: &[&Path]) -> Option<Vec<PathBuf>> {
         .split('\0')
         .filter_map(|entry| entry.strip_prefix("H "))
         .collect();
-    let slashed = |path: &Path| {
-        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-        parts.join("/")
-    };
     let unlisted = files
         .iter()
         .filter(|path| !listed.contains(slashed(path).as_str()));
@@ -300,12 +297,12 @@ fn report(merged: &[MergedFile], sites: &[(String, String)], dry_run: bool) -> S
     }
     let width = merged
         .iter()
-        .map(|file| file.path.display().to_string().len());
+        .map(|file| slashed(&file.path).chars().count());
     let width = width.max().unwrap_or(0);
     let mut text = String::new();
     for file in merged {
         let (word, sentence) = words(file.fate);
-        let path = file.path.display().to_string();
+        let path = slashed(&file.path);
         let line = format!("  {word:8}  {path:width$}  {sentence}");
         let _ = writeln!(text, "{}", line.trim_end());
     }
@@ -337,7 +334,7 @@ fn json(merged: &[MergedFile], dry_run: bool) -> serde_json::Value {
         .iter()
         .map(|file| {
             json!({
-                "path": file.path,
+                "path": slashed(&file.path),
                 "fate": match file.fate {
                     Fate::Conflict(_) => "conflict",
                     Fate::Binary => "binary",

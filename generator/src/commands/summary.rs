@@ -27,7 +27,7 @@ pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
     let mut text = format!("\n{}\n", headline(&rendered, &folder, &written));
     text.push_str(&tree::folders(&rendered));
     for file in written.replaced.iter().take(REPLACED_SHOWN) {
-        let _ = writeln!(text, "  replaces {}", file.display());
+        let _ = writeln!(text, "  replaces {}", tree::slashed(file));
     }
     if let Some(more @ 1..) = written.replaced.len().checked_sub(REPLACED_SHOWN) {
         let _ = writeln!(text, "  replaces {} more", tree::files(more));

@@ -6,6 +6,7 @@ use crate::{
     cli::{Format, TodosArgs},
     error::{Error, Result},
     todo::{self, Scan, Todo},
+    tree::counted,
 };
 
 /// The exit status of `--deny` where something is left.
@@ -51,9 +52,9 @@ fn text(scan: &Scan, path: &Path) -> String {
     let custom = scan.todos.iter().filter(|todo| todo.custom).count();
     let _ = write!(
         text,
-        "{} of {} sites left in {}",
+        "{} of {} left in {}",
         left.len(),
-        scan.sites,
+        counted(scan.sites, "site"),
         path.display()
     );
     if custom > 0 {

@@ -71,10 +71,26 @@ impl<'q> Question<'q> {
     /// It is no answer to this question.
     pub fn read(&self, text: &str) -> Result<Value> {
         let text = text.trim();
-        if let Some(check) = &self.check {
-            check(text)?;
+        match &self.check {
+            Some(check) => check(text)?,
+            None if text.is_empty() => self.check_empty()?,
+            None => {}
         }
         self.option.parse(text)
+    }
+
+    /// Somebody who only hurries on gives no text, where there is no default to take.
+    fn check_empty(&self) -> Result<()> {
+        let key = self.key();
+        match (self.kind(), self.default()) {
+            (OptionKind::Text { .. }, None) => {
+                let error = Error::input(format!("the option `{key}` has no default"));
+                Err(error.help(format!(
+                    "type a text; only `--define {key}=` sets an empty one"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -140,10 +156,11 @@ const CHANGE: &str = "change";
 const CANCEL: &str = "cancel";
 
 /// Asks all questions in order, shows the summary of their answers, and lets it be made, changed or
-/// cancelled. Nothing comes back where it was cancelled.
+/// cancelled. Nothing comes back where it was cancelled. Where there can be no summary, it says why, and
+/// the answers stay, to be changed.
 ///
 /// # Errors
-/// The terminal or `summarize` fails.
+/// The terminal fails, or `summarize` where nothing was asked.
 pub(crate) fn run(
     questions: &[Question<'_>],
     asker: &mut dyn Ask,
@@ -168,8 +185,18 @@ pub(crate) fn run(
                 Reply::Back | Reply::Cancel => return Ok(None),
             }
         }
-        asker.show(&summarize(&answers)?)?;
-        match decide(questions, &mut answers, asker)? {
+        let decision = match summarize(&answers) {
+            Ok(summary) => {
+                asker.show(&summary)?;
+                decide(questions, &mut answers, asker)?
+            }
+            Err(error) if questions.is_empty() => return Err(error),
+            Err(error) => {
+                asker.show(&format!("\n{}\n", error.draw(false)))?;
+                mend(questions, &mut answers, asker)?
+            }
+        };
+        match decision {
             Decision::Make => return Ok(Some(answers)),
             Decision::Again => {}
             Decision::Back => at -= 1,
@@ -234,6 +261,24 @@ fn change(
     let (question, answer) = found.ok_or_else(|| {
         Error::system(format!("`{key}` is none of the questions that were asked"))
     })?;
+    ask_again(question, answer, asker)
+}
+
+/// Asks again for the answer that is no longer one, such as a name whose folder was made meanwhile;
+/// where all are, asks which to change.
+fn mend(
+    questions: &[Question<'_>],
+    answers: &mut [Value],
+    asker: &mut dyn Ask,
+) -> Result<Decision> {
+    let mut both = questions.iter().zip(answers.iter_mut());
+    match both.find(|(question, answer)| question.read(&answer.to_string()).is_err()) {
+        Some((question, answer)) => ask_again(question, answer, asker),
+        None => change(questions, answers, asker),
+    }
+}
+
+fn ask_again(question: &Question<'_>, answer: &mut Value, asker: &mut dyn Ask) -> Result<Decision> {
     match asker.ask(aside(question, Some(answer), false))? {
         Reply::Answer(value) => *answer = value,
         Reply::Back => {}
@@ -292,6 +337,56 @@ mod tests {
             .iter()
             .map(|key| Question::text(key, "?", None, |_| Ok(())))
             .collect()
+    }
+
+    /// What is asked and shown where `2` is no answer in the end, and `b` knows it, or nothing does.
+    fn refused(known: bool, replies: &[&'static str]) -> (Option<String>, Vec<String>) {
+        let late = std::cell::Cell::new(false);
+        let check = |text: &str| match text {
+            "2" if known && late.get() => Err(Error::input("taken")),
+            _ => Ok(()),
+        };
+        let questions = [
+            Question::text("a", "?", None, |_| Ok(())),
+            Question::text("b", "?", None, check),
+        ];
+        let mut script = Script {
+            replies: replies.to_vec(),
+            seen: Vec::new(),
+        };
+        let text = |answers: &[Value]| {
+            let answers: Vec<_> = answers.iter().map(ToString::to_string).collect();
+            answers.join(" ")
+        };
+        let made = run(&questions, &mut script, |now| {
+            late.set(true);
+            match &now[1] {
+                two if *two == Value::Text("2".to_owned()) => Err(Error::input("taken")),
+                _ => Ok(text(now)),
+            }
+        });
+        assert!(script.replies.is_empty(), "all replies are used");
+        (made.unwrap().as_deref().map(text), script.seen)
+    }
+
+    #[test]
+    fn what_cannot_be_made_keeps_the_answers() {
+        let said = "(\n  × taken\n\n)";
+        let (made, seen) = refused(true, &["1", "2", "<", "4", "make"]);
+        assert_eq!(made.unwrap(), "1 4");
+        let asked = ["a", "b", said, "b=2", said, "b=2", "(1 4)", "decision"];
+        assert_eq!(seen, asked);
+        let (made, seen) = refused(false, &["1", "2", "b", "4", "make"]);
+        assert_eq!(made.unwrap(), "1 4");
+        let asked = ["a", "b", said, "which", "b=2", "(1 4)", "decision"];
+        assert_eq!(seen, asked);
+        assert_eq!(refused(true, &["1", "2", "^C"]).0, None);
+        assert_eq!(refused(false, &["1", "2", "^C"]).0, None);
+        let mut script = Script {
+            replies: Vec::new(),
+            seen: Vec::new(),
+        };
+        assert!(run(&[], &mut script, |_| Err(Error::input("taken"))).is_err());
     }
 
     /// The answers, and what was asked and shown.

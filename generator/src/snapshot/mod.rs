@@ -24,7 +24,8 @@
 //!
 //! [`assert_snapshot!`](crate::assert_snapshot) compares the list of all files, and their contents,
 //! with a file of [insta](https://insta.rs) beside the test: `snapshots/MODULE__cuda.snap`. Of binary
-//! files the size and the hash stand there. Where a change was meant, renew it with
+//! files the size and the hash stand there. What nobody sees is shown where it is unusual: a carriage
+//! return as `␍`, and after a text a line that says that its last line does not end, or is empty. Where a change was meant, renew it with
 //! `INSTA_UPDATE=always cargo test`, or look at it first with `cargo insta review`.
 //!
 //! What differs between machines, days and versions of Kiln is left out: the author is always

@@ -4,6 +4,15 @@ use std::{collections::BTreeMap, fmt, fmt::Write as _, fs, io, path::Path};
 
 use sha2::{Digest, Sha256};
 
+use crate::tree::counted;
+
+/// What stands for a carriage return in a snapshot.
+const CARRIAGE_RETURN: &str = "\u{240d}";
+/// What snapshots say of a text whose last line does not end.
+const NO_NEWLINE: &str = "\\ no newline at the end\n";
+/// What they say of one whose last line is empty.
+const EMPTY_LINE: &str = "\\ an empty line at the end\n";
+
 /// What stands at a path of a tree.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -26,7 +35,10 @@ impl Entry {
         };
         match text_of(contents) {
             Some(text) => text.to_owned(),
-            None => format!("{} bytes, sha256 {}\n", contents.len(), hash(contents)),
+            None => {
+                let size = counted(contents.len(), "byte");
+                format!("{size}, sha256 {}\n", hash(contents))
+            }
         }
     }
 }
@@ -108,10 +120,26 @@ pub(super) fn describe(tree: &Tree, shown: impl Fn(&str) -> bool) -> String {
     }
     for (path, entry) in tree {
         if matches!(entry, Entry::File { .. }) && shown(path) {
-            let _ = write!(text, "\n==== {path}\n{}", entry.text());
+            let _ = write!(text, "\n==== {path}\n{}", with_end(&visible(&entry.text())));
         }
     }
     text
+}
+
+/// A text whose carriage returns can be seen. Snapshots are compared without them.
+fn visible(text: &str) -> String {
+    text.replace('\r', CARRIAGE_RETURN)
+}
+
+/// A text that says what is unusual of its end, which nobody sees and snapshots are compared without.
+fn with_end(text: &str) -> String {
+    if text.ends_with("\n\n") || text == "\n" {
+        format!("{text}{EMPTY_LINE}")
+    } else if text.is_empty() || text.ends_with('\n') {
+        text.to_owned()
+    } else {
+        format!("{text}\n{NO_NEWLINE}")
+    }
 }
 
 fn title(path: &str, entry: &Entry) -> String {
@@ -143,7 +171,7 @@ fn diff_entry(path: &str, old: Option<&Entry>, new: Option<&Entry>) -> String {
     let title =
         |entry: Option<&Entry>| entry.map_or("(nothing)".to_owned(), |entry| title(path, entry));
     let text = |entry: Option<&Entry>| entry.map(Entry::text).unwrap_or_default();
-    let (old_text, new_text) = (text(old), text(new));
+    let (old_text, new_text) = (visible(&text(old)), visible(&text(new)));
     let diff = similar::TextDiff::from_lines(&old_text, &new_text);
     let mut diff = diff.unified_diff();
     let hunks = diff.context_radius(2).to_string();

@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     process::{self, Ended, Running},
     todo,
+    tree::counted,
 };
 use logs::Log;
 use project::Project;
@@ -97,8 +98,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     checks.run(&mut report)?;
     report.seconds = started.elapsed().as_secs_f64();
     match args.format {
-        Format::Text => print!("{}", report.text()),
-        Format::Json => println!("{}", report.json()?),
+        Format::Text => super::print(&report.text())?,
+        Format::Json => super::print(&(report.json()? + "\n"))?,
     }
     Ok(if report.passed() {
         ExitCode::SUCCESS
@@ -189,7 +190,7 @@ impl<'a> Checks<'a> {
         check: impl FnOnce(&Log) -> Checked<T>,
     ) -> Result<Option<T>> {
         let log = Log::new(&self.logs, name);
-        eprintln!("{name} ... {}", log.path().display());
+        super::note(&format!("{name} ... {}", log.path().display()));
         let started = Instant::now();
         let (outcome, problem, given) = match check(&log) {
             Ok(given) => (Outcome::Passed, None, Some(given)),
@@ -300,10 +301,15 @@ impl<'a> Checks<'a> {
             Ended::Exited(status) => failed(explain(status, find(&logs::read(log.path())?))),
             Ended::Interrupted => Err(Problem::Broken(Error::interrupted())),
             Ended::TimedOut => failed(format!(
-                "it did not end within {} seconds, and was killed; `--timeout` allows more",
-                self.args.timeout
+                "it did not end within {}, and was killed; `--timeout` allows more",
+                self.limit_in_words()
             )),
         }
+    }
+
+    fn limit_in_words(&self) -> String {
+        let seconds = usize::try_from(self.args.timeout).unwrap_or(usize::MAX);
+        counted(seconds, "second")
     }
 
     fn limit(&self) -> Duration {

@@ -9,9 +9,13 @@ use std::{
 };
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
-use super::CheckArgs;
-use crate::error::{Error, Result};
+use super::{CheckArgs, logs};
+use crate::{
+    error::{Error, Result},
+    process::{Ended, Running},
+};
 
 /// A project that Cargo can build.
 pub(super) struct Project {
@@ -26,38 +30,32 @@ impl Project {
     /// Asks Cargo for the project in a folder.
     ///
     /// # Errors
-    /// Cargo cannot be started, or does not understand the manifest.
+    /// Cargo cannot be started, does not understand the manifest, or finds none of a package there; or
+    /// the user stopped it.
     pub(super) fn find(folder: &Path) -> Result<Self> {
         let root = std::path::absolute(folder)
             .map_err(|cause| Error::io("find the folder", folder, cause))?;
-        let mut command = cargo(&root);
-        command.args(["metadata", "--no-deps", "--format-version", "1"]);
-        let output = command.output().map_err(|cause| cannot_run(&cause))?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            let shown = folder.display();
-            return Err(
-                Error::input(format!("Cargo cannot read the manifest in `{shown}`"))
-                    .help(text.trim().to_owned()),
-            );
-        }
-        Self::parse(root, &output.stdout)
-            .ok_or_else(|| Error::system("cannot understand what `cargo metadata` says"))
-    }
-
-    fn parse(root: PathBuf, metadata: &[u8]) -> Option<Self> {
-        let metadata: Value = serde_json::from_slice(metadata).ok()?;
+        let metadata = metadata(folder, &root)?;
+        let metadata: Value = serde_json::from_slice(&metadata)
+            .map_err(|error| not_understood(&error.to_string()))?;
         let own = |package: &&Value| {
             let manifest = package["manifest_path"].as_str().map(Path::new);
-            let folder = manifest.and_then(Path::parent);
-            folder.is_some_and(|folder| same(folder, &root))
+            let manifest = manifest.and_then(Path::parent);
+            manifest.is_some_and(|folder| same(folder, &root))
         };
-        let package = metadata["packages"].as_array()?.iter().find(own)?;
+        let packages = metadata["packages"].as_array();
+        let package = packages.and_then(|packages| packages.iter().find(own));
+        let package = package.ok_or_else(|| no_package(folder))?;
+        Self::parse(&root, &metadata, package)
+            .ok_or_else(|| not_understood("a name or the build folder is missing"))
+    }
+
+    fn parse(root: &Path, metadata: &Value, package: &Value) -> Option<Self> {
         Some(Self {
             name: package["name"].as_str()?.to_owned(),
             default_run: package["default_run"].as_str().map(str::to_owned),
             target: metadata["target_directory"].as_str()?.into(),
-            root,
+            root: root.to_path_buf(),
         })
     }
 
@@ -95,6 +93,49 @@ impl Project {
             )),
         }
     }
+}
+
+/// What Cargo knows of the folder `root`, which the user calls `folder`.
+fn metadata(folder: &Path, root: &Path) -> Result<Vec<u8>> {
+    let temporary = |cause| Error::io("write to the folder", &env::temp_dir(), cause);
+    let said = NamedTempFile::new().map_err(temporary)?;
+    let complaints = NamedTempFile::new().map_err(temporary)?;
+    let mut command = cargo(root);
+    command
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .stdout(said.reopen().map_err(temporary)?)
+        .stderr(complaints.reopen().map_err(temporary)?);
+    let mut running = Running::start(command, None).map_err(|cause| cannot_run(&cause))?;
+    match super::wait(&mut running)? {
+        Ended::Exited(status) if status.success() => {
+            fs::read(said.path()).map_err(|cause| Error::io("read", said.path(), cause))
+        }
+        Ended::Exited(_) => {
+            let shown = folder.display();
+            let complaints = logs::read(complaints.path())?;
+            Err(
+                Error::input(format!("Cargo cannot read the manifest in `{shown}`"))
+                    .help(complaints.trim().to_owned()),
+            )
+        }
+        Ended::Interrupted | Ended::TimedOut => Err(Error::interrupted()),
+    }
+}
+
+fn not_understood(why: &str) -> Error {
+    Error::system(format!(
+        "cannot understand what `cargo metadata` says: {why}"
+    ))
+    .help("`kiln doctor` says what a project needs")
+}
+
+/// The manifest is that of a workspace, or of a folder above.
+fn no_package(folder: &Path) -> Error {
+    let shown = folder.display();
+    Error::input(format!(
+        "`{shown}` holds no `Cargo.toml` with a `[package]`"
+    ))
+    .help("give the folder of a project that `kiln new` made")
 }
 
 /// Windows has several spellings of a path.

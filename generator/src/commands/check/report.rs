@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{
     error::{Error, Result},
     todo::Scan,
+    tree::counted,
 };
 
 /// What came out of a check.
@@ -114,19 +115,19 @@ impl Report {
     }
 
     fn summary(&self) -> String {
-        let all = self.checks.len();
-        let mut text = format!("{} of {all} checks passed", self.count(Outcome::Passed));
+        let all = counted(self.checks.len(), "check");
+        let mut text = format!("{} of {all} passed", self.count(Outcome::Passed));
         for outcome in [Outcome::Failed, Outcome::Skipped] {
             if self.count(outcome) > 0 {
                 text += &format!(", {} {}", self.count(outcome), outcome.name());
             }
         }
         format!(
-            "{text}, in {:.1} seconds. The logs are in {}\n{} of {} TODO sites left in {}.\n",
+            "{text}, in {:.1} seconds. The logs are in {}\n{} of {} left in {}.\n",
             self.seconds,
             self.logs.display(),
             self.sites_left,
-            self.sites,
+            counted(self.sites, "TODO site"),
             self.project
         )
     }

@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Result},
     process,
     template::Template,
+    tree::counted,
 };
 use machine::{Machine, Resources, ThisMachine};
 use parts::{Gpu, Part, Parts, State};
@@ -60,8 +61,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
         return Err(Error::interrupted());
     }
     match args.format {
-        Format::Text => print!("{}", diagnosis.text()),
-        Format::Json => println!("{}", diagnosis.json()?),
+        Format::Text => super::print(&diagnosis.text())?,
+        Format::Json => super::print(&(diagnosis.json()? + "\n"))?,
     }
     Ok(if diagnosis.usable {
         ExitCode::SUCCESS
@@ -235,7 +236,10 @@ fn default_of(template: &Template, option: &str) -> Result<String> {
 
 fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
     let cores = resources.physical_cores.or(resources.threads);
-    let cpu = cores.map_or_else(|| "CPU".to_owned(), |cores| format!("CPU, {cores} cores"));
+    let cpu = cores.map_or_else(
+        || "CPU".to_owned(),
+        |cores| format!("CPU, {}", counted(cores, "core")),
+    );
     let gpus = |hardware: &'static str| {
         let of_it = |gpu: &&Gpu| gpu.hardware == hardware;
         found.gpus.iter().filter(of_it).count()
@@ -247,8 +251,7 @@ fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
                 one.usable = false;
                 one.lacks.push("a GPU for it".to_owned());
             }
-            1 => one.here = "1 GPU".to_owned(),
-            _ => one.here = format!("{count} GPUs"),
+            _ => one.here = counted(count, "GPU"),
         }
         one
     };

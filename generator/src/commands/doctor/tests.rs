@@ -132,6 +132,10 @@ fn the_default_needs_no_more_than_rust_and_a_compiler() {
     assert!(diagnosis.usable);
     assert_eq!(diagnosis.warnings, [""; 0]);
     assert_eq!(of(&diagnosis.hardware, "flex").here, "CPU, 8 cores");
+    let mut small = plain();
+    small.resources.physical_cores = Some(1);
+    let small = diagnose(&small);
+    assert_eq!(of(&small.hardware, "flex").here, "CPU, 1 core");
     assert_eq!(of(&diagnosis.strategies, "mirrored").here, "flex");
     for name in ["cuda", "rocm", "vulkan", "metal", "wgpu"] {
         assert!(!of(&diagnosis.hardware, name).usable, "{name}");
