@@ -200,7 +200,7 @@ impl Renderer {
     /// Renders a text of which the parser sees but the tags; `None` where something is wrong, as only the
     /// whole text shows the place.
     fn shortened(&self, text: &str) -> Option<String> {
-        let short = Shortened::of(text)?;
+        let short = Shortened::of(text, &self.variables)?;
         self.variables.take_unknown();
         let rendered = quiet::catch(|| self.render(&short.text)).ok()?.ok()?;
         let known = self.variables.take_unknown().is_empty();
@@ -608,6 +608,8 @@ mod tests {
     fn element() -> impl Strategy<Value = String> {
         let alone = prop::sample::select(vec![
             "{{word}}",
+            "{{ word }} ",
+            " {{ crate_name }}",
             "{{- word -}}",
             "{{ word | upcase | size }}",
             "{% increment n %}",
@@ -688,8 +690,9 @@ mod tests {
     #[test]
     fn shortened_texts_render_as_whole_ones() {
         let template = Template::from_files("t", FILES).unwrap();
-        let renderers = ["x", "\u{fdd0}0\u{fdd0}"].map(|value| renderer(&template, value));
-        proptest!(|(text in liquid(), one in 0..2_usize)| {
+        let values = ["x", "\n x ", "\u{fdd0}0\u{fdd0}"];
+        let renderers = values.map(|value| renderer(&template, value));
+        proptest!(|(text in liquid(), one in 0..3_usize)| {
             let renderer = &renderers[one];
             let whole = renderer.whole_text("f", &text).map_err(|error| error.to_string());
             let short = renderer.text("f", &text).map_err(|error| error.to_string());

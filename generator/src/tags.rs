@@ -14,6 +14,9 @@ const BLOCKS: &[&str] = &[
     "comment",
 ];
 
+/// Words of Liquid that are values and no variables.
+const LITERALS: &[&str] = &["blank", "empty", "false", "nil", "null", "true"];
+
 /// Whether a tag opens a block or closes one.
 enum Step {
     In,
@@ -48,6 +51,30 @@ impl Tag {
         quote.is_some()
     }
 
+    /// The variable of a `{{ name }}` that is nothing more, and takes no white space away.
+    pub fn variable<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let tag = &text[self.span.clone()];
+        let name = tag
+            .strip_prefix("{{")?
+            .strip_suffix("}}")?
+            .trim_matches(' ');
+        let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(word)
+            && !name.ends_with('-')
+            && !LITERALS.contains(&name);
+        is_name.then_some(name)
+    }
+
+    /// Whether it is an output or a condition: neither gives a variable another value.
+    pub fn keeps_variables(&self, text: &str) -> bool {
+        let conditions = ["if", "elsif", "else", "endif", "unless", "endunless"];
+        text[self.span.start..].starts_with("{{")
+            || self
+                .word(text)
+                .is_some_and(|word| conditions.contains(&word))
+    }
+
     fn starts(&self, text: &str, word: &str) -> bool {
         self.word(text) == Some(word)
     }
@@ -75,8 +102,7 @@ pub(crate) fn has_liquid(text: &[u8]) -> bool {
 
 /// Where the first `{{` or `{%` stands.
 fn opening(text: &[u8]) -> Option<usize> {
-    let is_opening = |pair: &[u8]| matches!(pair, b"{{" | b"{%");
-    text.windows(2).position(is_opening)
+    memchr::memchr_iter(b'{', text).find(|at| matches!(text.get(at + 1), Some(b'{' | b'%')))
 }
 
 /// All complete tags, but for those in `raw` and `comment` blocks.
@@ -125,6 +151,9 @@ pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
 
 /// The first block that lies in `limit` others, also in a comment.
 pub(crate) fn too_deep(text: &str, limit: usize) -> Option<Tag> {
+    if memchr::memmem::find_iter(text.as_bytes(), "{%").count() <= limit {
+        return None;
+    }
     let (mut at, mut open) = (0, 0_usize);
     while let Some(tag) = next(text, at) {
         at = tag.span.end;
@@ -219,6 +248,27 @@ mod tests {
         let is_open = |text| tags(text)[0].is_open(text);
         assert!(is_open("{{ it's }}") && is_open("{{ 'a\n}}' }}"));
         assert!(!is_open("{{ '\"' }}") && !is_open("{{ 'a\n' }}"));
+    }
+
+    #[test]
+    fn finds_variables() {
+        let variable = |text| tags(text)[0].variable(text);
+        assert_eq!(variable("{{ project-name }}"), Some("project-name"));
+        assert_eq!(variable("{{a}}"), Some("a"));
+        for other in [
+            "{{- a }}",
+            "{{ a -}}",
+            "{{ a | size }}",
+            "{{ 1 }}",
+            "{{ nil }}",
+            "{% a %}",
+            "{{}}",
+        ] {
+            assert_eq!(variable(other), None, "{other}");
+        }
+        let keeps = |text| tags(text)[0].keeps_variables(text);
+        assert!(keeps("{{ a }}") && keeps("{%- if a -%}") && keeps("{% else %}"));
+        assert!(!keeps("{% assign a = 1 %}") && !keeps("{% for a in b %}"));
     }
 
     #[test]

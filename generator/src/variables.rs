@@ -86,6 +86,12 @@ impl Variables {
         }
     }
 
+    /// What `{{ name }}` writes, if the variable is a text or a flag that nobody has to look up.
+    pub fn output(&self, name: &str) -> Option<String> {
+        let value = self.known.get(name)?.as_scalar()?;
+        Some(value.render().to_string())
+    }
+
     /// The names of all variables.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         let late = ["authors", "username", "within_cargo_project"];

@@ -14,7 +14,6 @@ use std::{
 };
 
 use kiln_tests::{read_tree, rendered::text, repository, template_folder};
-use tempfile::TempDir;
 
 /// Rounds, in each of which every side runs once.
 const ROUNDS: usize = 31;
@@ -31,7 +30,8 @@ const GROWTH_GOAL: f64 = 1.5;
 
 fn main() {
     let programs = Programs::build();
-    // Outside of the repository: cargo-generate adds projects in it to its workspace.
+    // Outside of the repository: cargo-generate adds projects in it to its workspace. All stays there
+    // until the end, as ext4 is slow for minutes to make files where many were just removed.
     let work = tempfile::tempdir().expect("a folder");
     peers(&programs, work.path());
     own_template(&programs, work.path());
@@ -157,17 +157,17 @@ impl<'p> Side<'p> {
     /// Milliseconds from the start of the process to its end, with the project in a folder that
     /// `kept` gets to look at.
     fn time(&self, work: &Path, kept: impl FnOnce(&Path)) -> f64 {
-        let folder = TempDir::new_in(work).expect("a folder");
-        let output = folder.path().join("example");
+        let folder = new_folder(work);
+        let output = folder.join("example");
         let mut command = (self.command)(&output);
         if self.name == "cargo-generate" {
             // It makes the folder of the project in one that must be there.
             fs::create_dir(&output).expect("a folder");
         }
         command
-            .current_dir(folder.path())
-            .env("HOME", folder.path())
-            .env("CARGO_HOME", folder.path())
+            .current_dir(&folder)
+            .env("HOME", work)
+            .env("CARGO_HOME", work)
             .env("GIT_AUTHOR_NAME", "Somebody")
             .env("GIT_AUTHOR_EMAIL", "somebody@example.org")
             .stdout(Stdio::null())
@@ -179,6 +179,11 @@ impl<'p> Side<'p> {
         kept(&output);
         time.as_secs_f64() * 1e3
     }
+}
+
+/// A folder of its own, which stays.
+fn new_folder(work: &Path) -> PathBuf {
+    tempfile::tempdir_in(work).expect("a folder").keep()
 }
 
 /// The times of all sides, sorted, after a round in which what they write is looked at.
@@ -287,10 +292,10 @@ fn bare_writes(project: &Path, work: &Path) -> f64 {
         .filter(|(_, source)| source.is_file())
         .map(|(path, source)| (path, fs::read(source).expect("a file")))
         .collect();
-    let folder = TempDir::new_in(work).expect("a folder");
+    let folder = new_folder(work);
     let start = Instant::now();
     for (path, contents) in &files {
-        let path = folder.path().join(path);
+        let path = folder.join(path);
         if !path.parent().is_some_and(Path::exists) {
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         }
