@@ -20,6 +20,13 @@ use vt100::Color;
 /// How long something may take that should be there at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Sets the size before anything is drawn, and has signals end the binary also where the tests were
+/// started to ignore them, as by `nohup`.
+const START: &str = r#"stty rows 40 cols 80
+signals="env --default-signal=HUP,INT"
+$signals true 2>/dev/null || signals=
+exec $signals "$0" "$@""#;
+
 /// A running binary and its screen.
 pub struct Terminal {
     process: PtyProcess,
@@ -42,9 +49,8 @@ impl Terminal {
     /// The same with variables of the environment.
     pub fn start_with(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("sh");
-        // The size is set before anything is drawn.
         command
-            .args(["-c", "stty rows 40 cols 80 && exec \"$0\" \"$@\""])
+            .args(["-c", START])
             .arg(env!("CARGO_BIN_EXE_kiln"))
             .args(args)
             .current_dir(folder);
