@@ -47,7 +47,15 @@ fn ten_thousand_steps_need_no_more_memory_than_one_thousand() {
     child.wait().unwrap();
     println!("MiB after each thousand steps: {memory:.1?}");
     assert_eq!(memory.len(), 9);
-    // Allocators settle within the first epochs; a leak of one batch a step would be 4 MiB.
+    // An allocator may take some more at any time, and keeps it. A leak grows in every epoch: that of a
+    // batch a step by half a MiB.
+    let mut growths: Vec<f64> = memory.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    growths.sort_by(f64::total_cmp);
+    let growth = growths[growths.len() / 2];
+    assert!(growth < 0.25, "{growth} MiB an epoch: {memory:?}");
     let (early, late) = (memory[1], memory[8]);
-    assert!(late < early + 4.0, "from {early} to {late} MiB: {memory:?}");
+    assert!(
+        late < early + 16.0,
+        "from {early} to {late} MiB: {memory:?}"
+    );
 }
