@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     time::Instant,
 };
 
@@ -15,6 +15,8 @@ use kiln_tests::{
 struct Server {
     process: Child,
     address: String,
+    /// What it prints has somewhere to go as long as it runs.
+    _printed: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -22,8 +24,7 @@ impl Server {
         let mut command = job.alone();
         command
             .args(["serve", "--address", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut line = String::new();
         let mut printed = BufReader::new(process.stdout.take().unwrap());
@@ -32,6 +33,7 @@ impl Server {
         Server {
             address: address.expect(&line).to_owned(),
             process,
+            _printed: printed,
         }
     }
 }
