@@ -42,11 +42,7 @@ const TEXT: usize = 640_000;
 const EXAMPLES: usize = 6_912;
 /// What the sides of Python need, as `pip` names it.
 const TENSORFLOW: &[&str] = &["tensorflow-cpu==2.21.0"];
-const PYTORCH: &[&str] = &[
-    "--index-url",
-    "https://download.pytorch.org/whl/cpu",
-    "torch",
-];
+const PYTORCH: &[&str] = &["torch==2.15.0"];
 
 /// A network, and what two replicas must reach.
 struct Network {
@@ -266,7 +262,15 @@ impl Programs {
             fs::write(path, text).expect("a file");
         };
         let model = match network.example {
-            None => fixture(&format!("{}.rs", network.name)),
+            None => {
+                write("src/network.rs", &fixture(&format!("{}.rs", network.name)));
+                project.edit(
+                    "lib.rs",
+                    "pub mod model;",
+                    "pub mod model;\npub mod network;",
+                );
+                fixture("model.rs")
+            }
             Some(_) => {
                 let path = project.path().join("src/model.rs");
                 let model = fs::read_to_string(path).expect("a model");
@@ -329,14 +333,14 @@ impl Programs {
                 let (weight, bias) = ("weight.val()", "bias.as_ref().expect(\"a bias\").val()");
                 let input = if layer == "conv1" { "features" } else { "x" };
                 project.edit(
-                    "model.rs",
+                    "network.rs",
                     &format!("self.{layer}.forward({input})"),
                     &format!(
                         "crate::conv::conv2d({input}, self.{layer}.{weight}, self.{layer}.{bias})"
                     ),
                 );
                 project.edit(
-                    "model.rs",
+                    "network.rs",
                     "self.pool.forward(x)",
                     "crate::conv::max_pool2(x)",
                 );
