@@ -4,7 +4,7 @@
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`]. Each place
 //! carries a `TODO(id)`, holds a working default, and is guarded by a contract test in
 //! `tests/contract/`. [`epochs`] is the loop around them. The machinery that a task need not touch is
-//! in [`distribute`], [`data`], [`checkpoint`] and [`report`].
+//! in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`].
 
 pub mod callbacks;
 pub mod checkpoint;
@@ -16,6 +16,7 @@ pub mod epochs;
 pub mod globals;
 pub mod infer;
 pub mod keras_adam;
+pub mod layers;
 pub mod loss;
 pub mod metric;
 pub mod model;

@@ -7,11 +7,10 @@
 //! (Adam), examples in a global batch, and cores. They run in turn. Kiln and both Burns read examples and
 //! make batches in that time; TensorFlow and PyTorch have one batch in memory. The plain loop has one
 //! replica, the system's allocator, and threads as Burn uses them; it neither clips gradients nor checks
-//! them, nor keeps metrics but the loss. The bare loop is the same with the allocator and the threads of
-//! the generated crate, to see what the generated loop costs.
-//!
-//! Two more sides show what is to be had: AVX-512 in Burn's matrix products, and with it a convolution and
-//! a pooling with backward passes of their own (`tests/fixtures/speed/conv.rs`).
+//! them, nor keeps metrics but the loss. It and the learner have Burn's layers, without the generated
+//! crate's feature `cpu-conv`, and matrix products without AVX-512, which Burn has switched off. The bare
+//! loop is the plain one with the layers, allocator and threads of the generated crate, to see what the
+//! generated loop costs.
 //!
 //! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`.
 
@@ -56,8 +55,6 @@ struct Network {
 }
 
 const TWO: &str = "generated crate, 2 replicas";
-const WIDE: &str = "generated crate, 2 replicas, AVX-512";
-const OWN_LAYERS: &str = "generated crate, 2 replicas, AVX-512, own layers";
 const ONE: &str = "generated crate, 1 replica";
 const LEARNER: &str = "Burn's learner, 1 device";
 const PLAIN: &str = "plain Burn loop";
@@ -239,12 +236,8 @@ fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
 struct Programs {
     project: Project,
     generated: PathBuf,
-    /// With kernels for AVX-512, which Burn's CPU backend has and does not switch on.
-    wide: PathBuf,
-    /// The same, with `tests/fixtures/speed/conv.rs`.
-    own_layers: Option<PathBuf>,
-    plain: PathBuf,
     bare: PathBuf,
+    plain: PathBuf,
     learner: PathBuf,
 }
 
@@ -281,81 +274,41 @@ impl Programs {
         };
         write("src/model.rs", &model);
         write_data(&project.path().join("noise"));
-        let generated = project.build();
-        let plain = fixture("plain.rs");
-        let allocator =
-            "#[global_allocator]\nstatic ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;\n";
-        let bare = plain.replacen(
-            "use std::time::Instant;",
-            &format!("use std::time::Instant;\n{allocator}"),
-            1,
-        );
-        write("examples/plain.rs", &plain);
-        write("examples/bare.rs", &bare);
-        write("examples/learner.rs", &fixture("learner.rs"));
-        // Only the learner needs it, and it switches on features of Burn that make no difference to
-        // the others.
-        let manifest = fs::read_to_string(project.path().join("Cargo.toml")).expect("a manifest");
-        let learner = "[dev-dependencies]\nburn = { version = \"0.22.1\", default-features = false, \
-                       features = [\"train\"] }\n";
-        write(
-            "Cargo.toml",
-            &manifest.replacen("[dev-dependencies]\n", learner, 1),
-        );
-        project.cargo(&["build", "--release", "--examples"]);
         let keep = |name: &str| {
             let program = project.path().join(name);
             let built = shared_target().join("release/examples").join(name);
             fs::copy(built, &program).expect("a program");
             program
         };
-        let [plain, bare, learner] = ["plain", "bare", "learner"].map(keep);
-        fs::remove_dir_all(project.path().join("examples")).expect("the examples");
-        let rename = |program: PathBuf, name: &str| {
-            let renamed = project.path().join(name);
-            fs::rename(program, &renamed).expect("a program");
-            renamed
-        };
-        let generated = rename(generated, "generated");
-        let features = "flex = [\"burn/extension\", \"burn/x86-v4\", ";
-        let gemm = "[dependencies]\ngemm = { version = \"0.19\", default-features = false, \
-                    features = [\"std\"] }\n";
-        let manifest = manifest.replacen("flex = [", features, 1);
-        write(
-            "Cargo.toml",
-            &manifest.replacen("[dependencies]\n", gemm, 1),
-        );
-        let wide = rename(project.build(), "wide");
-        let own_layers = (network.name == "cnn").then(|| {
-            write("src/conv.rs", &fixture("conv.rs"));
-            project.edit("lib.rs", "pub mod data;", "pub mod conv;\npub mod data;");
-            for layer in ["conv1", "conv2"] {
-                let (weight, bias) = ("weight.val()", "bias.as_ref().expect(\"a bias\").val()");
-                let input = if layer == "conv1" { "features" } else { "x" };
-                project.edit(
-                    "network.rs",
-                    &format!("self.{layer}.forward({input})"),
-                    &format!(
-                        "crate::conv::conv2d({input}, self.{layer}.{weight}, self.{layer}.{bias})"
-                    ),
-                );
-                project.edit(
-                    "network.rs",
-                    "self.pool.forward(x)",
-                    "crate::conv::max_pool2(x)",
-                );
-            }
-            project.cargo(&["test", "--release", "--lib", "conv"]);
-            rename(project.build(), "own_layers")
-        });
+        let plain = fixture("plain.rs");
+        let allocator =
+            "#[global_allocator]\nstatic ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;\n";
+        let started = "use std::time::Instant;";
+        let bare = plain.replacen(started, &format!("{started}\n{allocator}"), 1);
+        write("examples/bare.rs", &bare);
+        project.cargo(&["build", "--release", "--example", "bare"]);
+        let bare = keep("bare");
+        let generated = project.build();
+        write("examples/plain.rs", &plain);
+        write("examples/learner.rs", &fixture("learner.rs"));
+        // Burn as its users have it.
+        let manifest = fs::read_to_string(project.path().join("Cargo.toml")).expect("a manifest");
+        let learner = "[dev-dependencies]\nburn = { version = \"0.22.1\", default-features = false, \
+                       features = [\"train\"] }\n";
+        let manifest = manifest
+            .replacen("[dev-dependencies]\n", learner, 1)
+            .replacen(", \"burn/x86-v4\"", "", 1);
+        write("Cargo.toml", &manifest);
+        let of_burn = ["--no-default-features", "--features", "flex"];
+        let examples = ["--example", "plain", "--example", "learner"];
+        project.cargo(&[&["build", "--release"], &of_burn[..], &examples].concat());
+        let [plain, learner] = ["plain", "learner"].map(keep);
         Programs {
-            generated,
-            wide,
-            own_layers,
-            plain,
-            bare,
-            learner,
             project,
+            generated,
+            bare,
+            plain,
+            learner,
         }
     }
 
@@ -365,11 +318,11 @@ impl Programs {
     }
 
     /// Examples a second of the generated crate.
-    fn generated(&self, program: &Path, replicas: usize, global_batch: usize) -> f64 {
+    fn generated(&self, replicas: usize, global_batch: usize) -> f64 {
         let runs = self.project.path().join("runs").join(replicas.to_string());
         // A fresh folder: older checkpoints would be set aside one by one.
         let _ = fs::remove_dir_all(&runs);
-        let output = Command::new(program)
+        let output = Command::new(&self.generated)
             .args(["train", "--epochs", &EPOCHS.to_string()])
             .args(["--replicas", &replicas.to_string()])
             .args(["--batch-size", &(global_batch / replicas).to_string()])
@@ -446,9 +399,8 @@ type Side<'a> = (&'static str, Box<dyn Fn() -> f64 + 'a>);
 /// The sides of a network that are here.
 fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> Vec<Side<'a>> {
     let batch = network.global_batch;
-    let generated = move |name, program: &'a Path, replicas| -> Side<'a> {
-        let run = move || programs.generated(program, replicas, batch);
-        (name, Box::new(run))
+    let generated = move |name, replicas| -> Side<'a> {
+        (name, Box::new(move || programs.generated(replicas, batch)))
     };
     let burn_loop = move |name, program: &'a Path, more: &'static [&'static str]| -> Side<'a> {
         let run = move || programs.burn_loop(program, batch, more);
@@ -461,17 +413,14 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
         (name, Box::new(move || script(python, file, network)))
     };
     let mut sides = vec![
-        generated(ONE, &programs.generated, 1),
-        generated("generated crate, 4 replicas", &programs.generated, 4),
-        generated(TWO, &programs.generated, 2),
-        generated(WIDE, &programs.wide, 2),
+        generated(ONE, 1),
+        burn_loop(BARE, &programs.bare, &["pool"]),
+        generated(TWO, 2),
+        generated("generated crate, 4 replicas", 4),
+        burn_loop(PLAIN, &programs.plain, &[]),
+        learner(LEARNER, 1),
+        learner("Burn's learner, 2 devices", 2),
     ];
-    let own_layers = programs.own_layers.as_deref();
-    sides.extend(own_layers.map(|program| generated(OWN_LAYERS, program, 2)));
-    sides.push(burn_loop(PLAIN, &programs.plain, &[]));
-    sides.push(burn_loop(BARE, &programs.bare, &["pool"]));
-    sides.push(learner(LEARNER, 1));
-    sides.push(learner("Burn's learner, 2 devices", 2));
     let (tensorflow, pytorch) = (peers.tensorflow.as_deref(), peers.pytorch.as_deref());
     sides.extend(tensorflow.map(|python| script(MIRRORED, python, "tf_mirrored.py")));
     sides.extend(pytorch.map(|python| script(DDP, python, "torch_ddp.py")));

@@ -125,14 +125,14 @@ impl Project {
         );
     }
 
-    /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`], whatever the features of
-    /// the project: once for all checks.
+    /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`] and with what the optional
+    /// `cpu-conv` needs, whatever the features of the project: once for all checks.
     ///
     /// # Panics
     /// As [`cargo`](Self::cargo).
     pub fn check(&self, command: &[&str], features: &str, rest: &[&str]) {
         let burn = HARDWARE.map(|kind| format!("burn/{kind}")).join(",");
-        let features = format!("{features},{burn}");
+        let features = format!("{features},{burn},burn/extension");
         let arguments = [command, &["--features", &features], rest].concat();
         // A crate below Burn would download LLVM to link with. Only its build script heeds this.
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);

@@ -1,4 +1,4 @@
-//! Each kind of hardware compiles where there is none of it.
+//! Each kind of hardware compiles where there is none of it, and the CPU without what is optional.
 
 use kiln_tests::rendered::{HARDWARE, Project};
 
@@ -8,4 +8,11 @@ fn each_hardware_feature_compiles() {
     for kind in HARDWARE {
         project.check(&["check", "--all-targets"], kind, &[]);
     }
+}
+
+#[test]
+fn it_compiles_without_convolutions_of_its_own() {
+    let project = Project::default_answers();
+    let command = ["clippy", "--all-targets", "--no-default-features"];
+    project.check(&command, "flex", &["--", "-D", "warnings"]);
 }

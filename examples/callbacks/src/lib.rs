@@ -3,8 +3,8 @@
 //!
 //! The files that call them are flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
 //! [`dataset`], [`train`], [`epochs`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`].
-//! The machinery that a task need not touch is in [`distribute`], [`data`], [`checkpoint`] and
-//! [`report`].
+//! The machinery that a task need not touch is in [`distribute`], [`data`], [`layers`],
+//! [`checkpoint`] and [`report`].
 
 pub mod callbacks;
 pub mod checkpoint;
@@ -17,6 +17,7 @@ pub mod epochs;
 pub mod globals;
 pub mod infer;
 pub mod keras_adam;
+pub mod layers;
 pub mod loss;
 pub mod metric;
 pub mod model;

@@ -16,6 +16,7 @@ use crate::{
     dataset::CLASSES,
     digits::CALLBACKS,
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    layers::conv2d,
     train_callbacks::TrainCallbacks,
 };
 
@@ -69,12 +70,12 @@ impl Model {
 
     /// From features `[batch, 1, height, width]` to `[batch, 16, height, width]`.
     fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        self.activation.forward(self.conv1.forward(features))
+        self.activation.forward(conv2d(&self.conv1, features))
     }
 
     /// From `[batch, 16, height, width]` to logits `[batch, classes]`.
     fn finish(&self, x: Tensor<4>) -> Tensor<2> {
-        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 32, height, width]
+        let x = self.activation.forward(conv2d(&self.conv2, x)); // [batch, 32, height, width]
         let x = self.pool.forward(x); // [batch, 32, height / 2, width / 2]
         let x = self.resize.forward(x); // [batch, 32, 4, 4]
         self.output.forward(x.flatten(1, 3)) // [batch, classes]

@@ -4,11 +4,11 @@ use anyhow::Result;
 use burn::{
     module::Module,
     nn::{
-        Initializer, Linear, LinearConfig, Relu,
+        Initializer, Linear, LinearConfig,
         conv::{Conv2d, Conv2dConfig},
         pool::{MaxPool2d, MaxPool2dConfig},
     },
-    tensor::{Device, Tensor},
+    tensor::{Device, Tensor, activation::relu},
 };
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     dataset::{CLASSES, SIZE},
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
     keras_adam::KerasAdamConfig,
+    layers::conv2d_relu_max_pool2d,
 };
 
 /// Rows and columns that two convolutions without padding, each halved, leave of an image.
@@ -34,7 +35,6 @@ pub struct Model {
     hidden: Linear,
     output: Linear,
     pool: MaxPool2d,
-    activation: Relu,
 }
 
 impl Model {
@@ -45,7 +45,6 @@ impl Model {
             hidden: linear([64 * POOLED * POOLED, 64], device),
             output: linear([64, CLASSES], device),
             pool: MaxPool2dConfig::new([2, 2]).init(),
-            activation: Relu::new(),
         }
     }
 
@@ -58,15 +57,13 @@ impl Model {
 
     /// From features `[batch, 1, 28, 28]` to `[batch, 32, 13, 13]`.
     fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        let x = self.activation.forward(self.conv1.forward(features)); // [batch, 32, 26, 26]
-        self.pool.forward(x)
+        conv2d_relu_max_pool2d(&self.conv1, &self.pool, features)
     }
 
     /// From `[batch, 32, 13, 13]` to logits `[batch, classes]`.
     fn finish(&self, x: Tensor<4>) -> Tensor<2> {
-        let x = self.activation.forward(self.conv2.forward(x)); // [batch, 64, 11, 11]
-        let x = self.pool.forward(x).flatten(1, 3); // [batch, 1600]
-        let x = self.activation.forward(self.hidden.forward(x)); // [batch, 64]
+        let x = conv2d_relu_max_pool2d(&self.conv2, &self.pool, x); // [batch, 64, 5, 5]
+        let x = relu(self.hidden.forward(x.flatten(1, 3))); // [batch, 64]
         self.output.forward(x) // [batch, classes]
     }
 

@@ -8,10 +8,7 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
         pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
     },
-    tensor::{
-        Device, Tensor,
-        activation::{relu, softmax},
-    },
+    tensor::{Device, Tensor, activation::softmax},
 };
 
 use crate::{
@@ -19,6 +16,7 @@ use crate::{
     dataset::CLASSES,
     distribute::{Dropout, FlatGradients, ScheduledOptimizer, Stage},
     keras_adam::KerasAdamConfig,
+    layers::conv2d_relu_max_pool2d,
 };
 
 /// Height and width of what the last layer sees: that of a 28x28 picture after two poolings.
@@ -65,14 +63,12 @@ impl Model {
 
     /// From features `[batch, 1, height, width]` to `[batch, 64, height / 2, width / 2]`.
     fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        let x = relu(self.conv1.forward(features)); // [batch, 64, height, width]
-        self.pool.forward(x)
+        conv2d_relu_max_pool2d(&self.conv1, &self.pool, features)
     }
 
     /// From `[batch, 64, height / 2, width / 2]` to probabilities `[batch, classes]`.
     fn finish(&self, x: Tensor<4>) -> Tensor<2> {
-        let x = relu(self.conv2.forward(x)); // [batch, 128, height / 2, width / 2]
-        let x = self.pool.forward(x); // [batch, 128, height / 4, width / 4]
+        let x = conv2d_relu_max_pool2d(&self.conv2, &self.pool, x); // [batch, 128, height / 4, width / 4]
         let x = self.resize.forward(x); // [batch, 128, 7, 7]
         let x = self.dropout.forward(x.flatten::<2>(1, 3)); // [batch, 128 * 7 * 7]
         softmax(self.output.forward(x), 1) // [batch, classes]

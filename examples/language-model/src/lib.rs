@@ -4,7 +4,7 @@
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`], and what the
 //! template does not have: [`compute`], how the model computes, and [`sample`], which writes text.
 //! Contract tests in `tests/contract/` guard them. [`epochs`] is the loop around them. The machinery
-//! that a task need not touch is in [`distribute`], [`data`], [`checkpoint`] and [`report`].
+//! that a task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`].
 
 pub mod callbacks;
 pub mod checkpoint;
@@ -17,6 +17,7 @@ pub mod epochs;
 pub mod globals;
 pub mod infer;
 pub mod keras_adam;
+pub mod layers;
 pub mod loss;
 pub mod metric;
 pub mod model;

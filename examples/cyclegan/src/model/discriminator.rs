@@ -10,6 +10,7 @@ use burn::{
 };
 
 use super::layers::{ConvNorm, NORMAL, conv_with_bias};
+use crate::layers::conv2d;
 
 /// The slope of the activation below zero.
 const SLOPE: f64 = 0.2;
@@ -48,10 +49,10 @@ impl Discriminator {
     /// From images `[batch, 3, height, width]` to a value for each patch
     /// `[batch, 1, height / 8, width / 8]`: near 1 where it looks real, near 0 where not.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<4> {
-        let mut x = leaky_relu(self.first.forward(images), SLOPE); // [batch, filters, height / 2, ..]
+        let mut x = leaky_relu(conv2d(&self.first, images), SLOPE); // [batch, filters, height / 2, ..]
         for down in &self.down {
             x = leaky_relu(down.forward(x), SLOPE); // up to [batch, 8 * filters, height / 8, ..]
         }
-        self.last.forward(x)
+        conv2d(&self.last, x)
     }
 }

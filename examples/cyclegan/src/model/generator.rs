@@ -10,6 +10,7 @@ use burn::{
 };
 
 use super::layers::{ConvNorm, UpNorm, conv_with_bias, reflect};
+use crate::layers::conv2d;
 
 /// Two layers that halve the image, residual blocks, and two layers that double it.
 ///
@@ -64,7 +65,7 @@ impl Generator {
         for up in &self.up {
             x = relu(up.forward(x)); // [batch, 2 * filters, ..], then [batch, filters, ..]
         }
-        self.last.forward(reflect(x, 3)).tanh() // [batch, 3, height, width]
+        conv2d(&self.last, reflect(x, 3)).tanh() // [batch, 3, height, width]
     }
 }
 

@@ -9,6 +9,8 @@ use burn::{
     tensor::{Device, Tensor, ops::PadMode},
 };
 
+use crate::layers::conv2d;
+
 /// How all weights begin, but those of the last convolution of a generator.
 pub const NORMAL: Initializer = Initializer::Normal {
     mean: 0.0,
@@ -75,7 +77,7 @@ impl ConvNorm {
     }
 
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.norm.forward(self.conv.forward(x))
+        self.norm.forward(conv2d(&self.conv, x))
     }
 }
 

@@ -1,0 +1,433 @@
+//! [`super::conv2d`] on Burn's CPU backend: batches cut into pieces for all threads, and the backward
+//! pass, by Burn's interface for operations of one's own.
+//!
+//! Source: the Burn Book, "Custom operations".
+
+use std::sync::Arc;
+
+use burn::{
+    backend::{
+        Autodiff, Flex,
+        autodiff::{
+            checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+            grads::Gradients as Recorded,
+            ops::{Backward, Ops, OpsKind},
+        },
+        flex::FlexTensor,
+    },
+    nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d},
+    tensor::{DType, GradientCheckpointingStrategy, Tensor, TensorData},
+};
+use rayon::prelude::*;
+
+use super::unfolded::{Convolution, Gradients};
+
+/// Parts of a batch that sum gradients on their own. It is the same on any number of threads, so sums
+/// have the same order.
+const PARTS: usize = 16;
+
+/// Whether a pooling takes the largest of each 2x2 values.
+pub fn is_2x2(pool: &MaxPool2d) -> bool {
+    let unpadded = matches!(
+        pool.padding,
+        PaddingConfig2d::Valid | PaddingConfig2d::Explicit(0, 0, 0, 0)
+    );
+    let sizes = [pool.kernel_size, pool.stride, pool.dilation];
+    unpadded && sizes == [[2, 2], [2, 2], [1, 1]] && !pool.ceil_mode
+}
+
+/// The layer on `x`, or none where it is not for this module: on another device, in another type, with
+/// groups, or with sizes that do not fit, of which Burn's layer says what is wrong.
+pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
+    let convolution = convolution(layer, pooled, x)?;
+    let weight = layer.weight.val();
+    let bias = match &layer.bias {
+        Some(bias) => bias.val(),
+        None => Tensor::zeros([convolution.outputs], &x.device()),
+    };
+    if [x.dtype(), weight.dtype(), bias.dtype()] != [DType::F32; 3] {
+        return None;
+    }
+    if let Some(checkpointing) = x.device().gradient_checkpointing_strategy() {
+        if checkpointing != GradientCheckpointingStrategy::Disabled {
+            return None;
+        }
+        let x = x.clone().try_into_primitive::<Autodiff<Flex>>().ok()?;
+        let weight = weight.try_into_primitive::<Autodiff<Flex>>().ok()?;
+        let bias = bias.try_into_primitive::<Autodiff<Flex>>().ok()?;
+        let nodes = [x.node(), weight.node(), bias.node()];
+        let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.into_primitive());
+        let (output, chosen) = forward(&convolution, &x, &weight, &bias);
+        let prepared = convolution.prepare::<NoCheckpointing>(nodes);
+        let output = match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish((x, weight, chosen), output),
+            OpsKind::UnTracked(prepared) => prepared.finish(output),
+        };
+        return Some(Tensor::from_primitive::<Autodiff<Flex>>(output));
+    }
+    let x = x.clone().try_into_primitive::<Flex>().ok()?;
+    let weight = weight.try_into_primitive::<Flex>().ok()?;
+    let bias = bias.try_into_primitive::<Flex>().ok()?;
+    let (output, _) = forward(&convolution, &x, &weight, &bias);
+    Some(Tensor::from_primitive::<Flex>(output))
+}
+
+fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
+    let [batch, channels, height, width] = x.dims();
+    let [outputs, inputs, rows, columns] = layer.weight.dims();
+    let image = [height, width];
+    let padding = match layer.padding {
+        PaddingConfig2d::Valid => [(0, 0); 2],
+        PaddingConfig2d::Explicit(top, left, bottom, right) => [(top, bottom), (left, right)],
+        PaddingConfig2d::Same => [0, 1].map(|axis| {
+            let stride = layer.stride[axis];
+            let reach =
+                image[axis].div_ceil(stride).saturating_sub(1) * stride + layer.kernel_size[axis];
+            let needed = reach.saturating_sub(image[axis]);
+            (needed / 2, needed - needed / 2)
+        }),
+    };
+    let convolution = Convolution {
+        channels,
+        image,
+        outputs,
+        kernel: [rows, columns],
+        stride: layer.stride,
+        dilation: layer.dilation,
+        padding,
+        pooled,
+    };
+    let is_ours = layer.groups == 1 && inputs == channels && batch > 0;
+    let is_ours = is_ours && convolution.fits() && convolution.output_values() > 0;
+    is_ours.then_some(convolution)
+}
+
+/// The output, and with pooling which value of each window was the largest.
+fn forward(
+    convolution: &Convolution,
+    x: &FlexTensor,
+    weight: &FlexTensor,
+    bias: &FlexTensor,
+) -> (FlexTensor, Arc<Vec<u8>>) {
+    let [x, weight, bias] = [x, weight, bias].map(FlexTensor::to_contiguous);
+    let parameters = [weight.storage::<f32>(), bias.storage()];
+    let images = x.storage::<f32>();
+    let batch = images.len() / convolution.image_values();
+    let (group, values) = (convolution.group(), convolution.output_values());
+    let mut output = vec![0.0; batch * values];
+    let mut chosen = vec![
+        0;
+        if convolution.pooled {
+            batch * values
+        } else {
+            0
+        }
+    ];
+    // Without pooling there is nothing to cut.
+    let mut pieces: Vec<&mut [u8]> = chosen.chunks_mut(group * values).collect();
+    pieces.resize_with(batch.div_ceil(group), Default::default);
+    output
+        .par_chunks_mut(group * values)
+        .zip(images.par_chunks(group * convolution.image_values()))
+        .zip(pieces)
+        .for_each_init(
+            || convolution.buffers(),
+            |buffers, ((output, images), chosen)| {
+                convolution.forward(images, parameters, buffers, output, chosen);
+            },
+        );
+    let [rows, columns] = convolution.output();
+    let output = tensor(output, [batch, convolution.outputs, rows, columns]);
+    (output, Arc::new(chosen))
+}
+
+fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, shape))
+}
+
+impl Backward<Flex, 3> for Convolution {
+    /// Images, weight, and what pooling chose.
+    type State = (FlexTensor, FlexTensor, Arc<Vec<u8>>);
+
+    fn backward(self, ops: Ops<Self::State, 3>, recorded: &mut Recorded, _: &mut Checkpointer) {
+        let gradient = recorded.consume::<Flex>(&ops.node);
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        let [x, weight, bias] = backward(&self, ops.state, &gradient, wanted);
+        for (node, gradient) in ops.parents.into_iter().zip([x, weight, bias]) {
+            if let Some(node) = node {
+                recorded.register::<Flex>(node.id, gradient);
+            }
+        }
+    }
+}
+
+/// The gradients of images, weight and bias; those of images and weight are empty where not wanted.
+fn backward(
+    convolution: &Convolution,
+    (x, weight, chosen): (FlexTensor, FlexTensor, Arc<Vec<u8>>),
+    gradient: &FlexTensor,
+    [of_images, of_weight, _]: [bool; 3],
+) -> [FlexTensor; 3] {
+    let [x, weight, gradient] = [&x, &weight, gradient].map(FlexTensor::to_contiguous);
+    let (images, weight) = (x.storage::<f32>(), weight.storage::<f32>());
+    let gradient = gradient.storage::<f32>();
+    let (image_values, values) = (convolution.image_values(), convolution.output_values());
+    let batch = images.len() / image_values;
+    let part = batch.div_ceil(PARTS);
+    let mut image_gradient = vec![0.0; if of_images { images.len() } else { 0 }];
+    let mut pieces: Vec<&mut [f32]> = image_gradient.chunks_mut(part * image_values).collect();
+    pieces.resize_with(batch.div_ceil(part), Default::default);
+    let weights = if of_weight { weight.len() } else { 0 };
+    let zeros = || Gradients {
+        weight: vec![0.0; weights],
+        bias: vec![0.0; convolution.outputs],
+    };
+    let sums: Vec<Gradients> = pieces
+        .into_par_iter()
+        .enumerate()
+        .map(|(number, mut image_gradient)| {
+            let (mut sums, mut buffers) = (zeros(), convolution.buffers());
+            let end = batch.min((number + 1) * part);
+            for start in (number * part..end).step_by(convolution.group()) {
+                let group = start..end.min(start + convolution.group());
+                let wanted = if of_images {
+                    group.len() * image_values
+                } else {
+                    0
+                };
+                let of_group;
+                (of_group, image_gradient) = image_gradient.split_at_mut(wanted);
+                let outputs = group.start * values..group.end * values;
+                let chosen = if convolution.pooled {
+                    &chosen[outputs.clone()]
+                } else {
+                    &[]
+                };
+                convolution.backward(
+                    &images[group.start * image_values..group.end * image_values],
+                    weight,
+                    (&gradient[outputs], chosen),
+                    &mut buffers,
+                    &mut sums,
+                    of_group,
+                );
+            }
+            sums
+        })
+        .collect();
+    let mut sum = zeros();
+    for part in sums {
+        add(&mut sum.weight, &part.weight);
+        add(&mut sum.bias, &part.bias);
+    }
+    let Convolution {
+        channels,
+        image: [height, width],
+        outputs,
+        kernel: [rows, columns],
+        ..
+    } = *convolution;
+    [
+        tensor(
+            image_gradient,
+            [if of_images { batch } else { 0 }, channels, height, width],
+        ),
+        tensor(
+            sum.weight,
+            [if of_weight { outputs } else { 0 }, channels, rows, columns],
+        ),
+        tensor(sum.bias, [outputs]),
+    ]
+}
+
+fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut()
+        .zip(values)
+        .for_each(|(sum, value)| *sum += value);
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::{
+        module::Module,
+        nn::{conv::Conv2dConfig, pool::MaxPool2dConfig},
+        tensor::{Device, Distribution, Tolerance, activation::relu},
+    };
+    use rayon::ThreadPoolBuilder;
+
+    use super::*;
+
+    type Layer<'a> = &'a dyn Fn(&Conv2d, Tensor<4>) -> Tensor<4>;
+
+    fn device() -> Device {
+        let device = Device::flex().autodiff();
+        device.seed(1);
+        device
+    }
+
+    fn random(shape: [usize; 4], device: &Device) -> Tensor<4> {
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
+    }
+
+    /// The output, and the gradients of images, weight and bias, if it has one, where the gradient of
+    /// the output differs from place to place.
+    fn results(conv: &Conv2d, x: &Tensor<4>, layer: Layer) -> Vec<TensorData> {
+        let x = x.clone().detach().require_grad();
+        let output = layer(conv, x.clone());
+        let shape: [usize; 4] = output.dims();
+        let factors = Tensor::arange(0..shape.iter().product::<usize>() as i64, &x.device());
+        let factors = factors.float().sin().reshape(shape);
+        let gradients = (output.clone() * factors).sum().backward();
+        let bias = conv.bias.as_ref().map(|bias| bias.grad(&gradients));
+        let mut all = vec![output.into_data(), x.grad(&gradients).unwrap().into_data()];
+        all.push(conv.weight.grad(&gradients).unwrap().into_data());
+        all.extend(bias.map(|bias| bias.unwrap().into_data()));
+        all
+    }
+
+    fn own(pooled: bool) -> impl Fn(&Conv2d, Tensor<4>) -> Tensor<4> {
+        move |conv, x| on_cpu(conv, pooled, &x).expect("a convolution for this module")
+    }
+
+    fn of_burn(pooled: bool) -> impl Fn(&Conv2d, Tensor<4>) -> Tensor<4> {
+        let pool = MaxPool2dConfig::new([2, 2]).init();
+        move |conv, x| match pooled {
+            true => pool.forward(relu(conv.forward(x))),
+            false => conv.forward(x),
+        }
+    }
+
+    /// Convolutions of all kinds, and images for them.
+    fn cases() -> Vec<(Conv2dConfig, [usize; 4])> {
+        let conv = Conv2dConfig::new;
+        let same = PaddingConfig2d::Same;
+        let uneven = PaddingConfig2d::Explicit(2, 0, 1, 3);
+        vec![
+            (conv([1, 32], [3, 3]), [3, 1, 28, 28]),
+            (conv([8, 5], [3, 3]), [37, 8, 7, 6]),
+            (conv([3, 4], [1, 1]).with_bias(false), [17, 3, 5, 4]),
+            (
+                conv([3, 4], [2, 4]).with_padding(same.clone()),
+                [2, 3, 9, 35],
+            ),
+            (conv([3, 4], [5, 3]).with_padding(uneven), [1, 3, 6, 6]),
+            (conv([2, 3], [3, 3]).with_stride([2, 3]), [5, 2, 12, 13]),
+            (
+                conv([2, 3], [3, 2]).with_padding(same).with_stride([3, 2]),
+                [20, 2, 8, 7],
+            ),
+            (conv([2, 3], [3, 2]).with_dilation([2, 3]), [4, 2, 11, 9]),
+        ]
+    }
+
+    #[test]
+    fn outputs_and_gradients_are_those_of_burn() {
+        let device = device();
+        for (config, images) in cases() {
+            let (conv, x) = (config.init(&device), random(images, &device));
+            for pooled in [false, true] {
+                let own = results(&conv, &x, &own(pooled));
+                let burns = results(&conv, &x, &of_burn(pooled));
+                assert_eq!(own.len(), burns.len());
+                for (own, burns) in own.iter().zip(&burns) {
+                    own.assert_approx_eq::<f32>(burns, Tolerance::rel_abs(1e-4, 1e-4));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_threads_gives_the_same_bits() {
+        let device = device();
+        let conv = Conv2dConfig::new([3, 4], [3, 3]).init(&device);
+        let x = random([45, 3, 10, 10], &device);
+        let with = |threads| {
+            let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.unwrap().install(|| results(&conv, &x, &own(true)))
+        };
+        assert_eq!(with(1), with(3));
+    }
+
+    #[test]
+    fn an_image_has_the_same_bits_in_any_batch() {
+        let device = device();
+        for (config, [_, channels, height, width]) in cases() {
+            let conv = config.init(&device);
+            let images = random([5, channels, height, width], &device);
+            let all = on_cpu(&conv, false, &images).unwrap();
+            for (number, image) in images.split(1, 0).into_iter().enumerate() {
+                let alone = on_cpu(&conv, false, &image).unwrap().into_data();
+                let of_all = all.clone().narrow(0, number, 1).into_data();
+                assert_eq!(alone, of_all, "{conv}, image {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_recording_outputs_are_the_same() {
+        let device = device();
+        let conv = Conv2dConfig::new([3, 4], [3, 3]).init(&device);
+        let x = random([5, 3, 10, 10], &device);
+        let recorded = on_cpu(&conv, true, &x).unwrap().into_data();
+        assert_eq!(
+            on_cpu(&conv.valid(), true, &x.inner()).unwrap().into_data(),
+            recorded
+        );
+    }
+
+    #[test]
+    fn frozen_weights_get_no_gradient_and_images_still_do() {
+        let device = device();
+        let conv = Conv2dConfig::new([3, 4], [3, 3]).init(&device).no_grad();
+        let x = random([5, 3, 10, 10], &device).require_grad();
+        let gradients = on_cpu(&conv, true, &x).unwrap().sum().backward();
+        assert!(conv.weight.grad(&gradients).is_none());
+        let expected = of_burn(true)(&conv, x.clone()).sum().backward();
+        let [own, burns] = [&gradients, &expected].map(|all| x.grad(all).unwrap().into_data());
+        own.assert_approx_eq::<f32>(&burns, Tolerance::rel_abs(1e-4, 1e-4));
+    }
+
+    #[test]
+    fn what_is_not_a_number_stays_so() {
+        let device = device();
+        let conv = Conv2dConfig::new([1, 1], [1, 1]).init(&device);
+        for place in 0..4 {
+            let mut values = [1.0; 4];
+            values[place] = f32::NAN;
+            let x = Tensor::<1>::from_floats(values, &device).reshape([1, 1, 2, 2]);
+            let pooled: f32 = on_cpu(&conv, true, &x).unwrap().into_scalar();
+            assert!(pooled.is_nan(), "{place}");
+        }
+    }
+
+    #[test]
+    fn what_this_module_does_not_do_is_left_to_burn() {
+        let device = device();
+        let x = random([2, 4, 5, 5], &device);
+        let is_left = |config: Conv2dConfig, x: &Tensor<4>| {
+            on_cpu(&config.init(&x.device()), false, x).is_none()
+        };
+        let conv = |channels| Conv2dConfig::new(channels, [3, 3]);
+        assert!(!is_left(conv([4, 4]), &x));
+        assert!(is_left(conv([4, 4]).with_groups(2), &x));
+        assert!(is_left(conv([3, 4]), &x), "other channels");
+        assert!(
+            is_left(Conv2dConfig::new([4, 4], [6, 6]), &x),
+            "a large kernel"
+        );
+        assert!(
+            is_left(conv([4, 4]), &x.clone().cast(DType::F64)),
+            "another type"
+        );
+        let checkpointed = random(
+            [2, 4, 5, 5],
+            &Device::flex().autodiff().gradient_checkpointing(),
+        );
+        assert!(is_left(conv([4, 4]), &checkpointed), "checkpointing");
+        let pool = MaxPool2dConfig::new([2, 2]);
+        assert!(is_2x2(&pool.init()));
+        assert!(!is_2x2(&pool.clone().with_strides([1, 1]).init()));
+        assert!(!is_2x2(&pool.clone().with_ceil_mode(true).init()));
+        assert!(!is_2x2(&pool.with_padding(PaddingConfig2d::Same).init()));
+    }
+}

@@ -1,0 +1,49 @@
+//! Layers that Burn has, computed faster on the CPU. The parameters stay in Burn's modules, so
+//! checkpoints do not change.
+
+#[cfg(feature = "cpu-conv")]
+mod convolution;
+#[cfg(feature = "cpu-conv")]
+mod unfolded;
+
+use burn::{
+    nn::{conv::Conv2d, pool::MaxPool2d},
+    tensor::{Tensor, activation::relu},
+};
+
+/// What `layer.forward(x)` gives, within rounding: from `[batch, channels, height, width]` to
+/// `[batch, outputs, ..]`.
+///
+/// On the CPU with the feature `cpu-conv`, in `f32` and without groups, images are unfolded into
+/// matrices a few at a time, and gradients come from the same matrices. Elsewhere it is Burn's, and in
+/// debug builds too, where dependencies are optimised and this crate is not.
+///
+/// # Panics
+/// As [`Conv2d::forward`]: shapes that do not fit.
+pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    #[cfg(feature = "cpu-conv")]
+    if !cfg!(debug_assertions)
+        && let Some(convolved) = convolution::on_cpu(layer, false, &x)
+    {
+        return convolved;
+    }
+    layer.forward(x)
+}
+
+/// What `pool.forward(relu(layer.forward(x)))` gives, within rounding.
+///
+/// Where [`conv2d`] computes on its own and `pool` takes each 2x2 values, what is between the layers
+/// stays in the cache, which saves most of the memory and of the time that is not multiplication.
+///
+/// # Panics
+/// As [`Conv2d::forward`]: shapes that do not fit.
+pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+    #[cfg(feature = "cpu-conv")]
+    if !cfg!(debug_assertions)
+        && convolution::is_2x2(pool)
+        && let Some(pooled) = convolution::on_cpu(layer, true, &x)
+    {
+        return pooled;
+    }
+    pool.forward(relu(conv2d(layer, x)))
+}
