@@ -13,7 +13,13 @@ use std::{
     time::Instant,
 };
 
-use kiln_tests::{read_tree, rendered::text, repository, template_folder};
+use kiln_tests::{
+    python, read_tree,
+    rendered::text,
+    repository,
+    rounds::{in_turn, median},
+    template_folder,
+};
 
 /// Rounds, in each of which every side runs once.
 const ROUNDS: usize = 31;
@@ -79,7 +85,7 @@ impl Programs {
         Programs {
             kiln: repository().join("target/release/kiln"),
             cargo_generate: target.join("release/peer"),
-            copier: copier(&target.join("copier"))
+            copier: copier()
                 .inspect_err(|why| println!("no copier: {why}"))
                 .ok(),
         }
@@ -96,15 +102,9 @@ fn cargo(arguments: &[&str]) {
 }
 
 /// The program `copier`, in a virtual environment of its own.
-fn copier(folder: &Path) -> Result<PathBuf, String> {
-    let program = folder.join("bin/copier");
-    if !program.exists() {
-        let folder = folder.to_str().ok_or("the folder is not UTF-8")?;
-        run(Command::new("python3").args(["-m", "venv", "--clear", folder]))?;
-        let python = Path::new(folder).join("bin/python");
-        run(Command::new(python).args(["-m", "pip", "install", "--quiet", COPIER]))?;
-    }
-    Ok(program)
+fn copier() -> Result<PathBuf, String> {
+    let python = python::with_packages("copier", "copier", &[COPIER])?;
+    Ok(python.with_file_name("copier"))
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
@@ -201,20 +201,11 @@ fn measure(sides: &[Side], work: &Path, check: impl Fn(&Path)) -> Vec<Vec<f64>> 
     for side in sides {
         side.time(work, &check);
     }
-    let mut times = vec![Vec::new(); sides.len()];
-    for _ in 0..ROUNDS {
-        for (side, times) in sides.iter().zip(&mut times) {
-            times.push(side.time(work, |_| ()));
-        }
-    }
-    times
-        .iter_mut()
-        .for_each(|times| times.sort_by(f64::total_cmp));
-    times
-}
-
-fn median(sorted: &[f64]) -> f64 {
-    sorted[sorted.len() / 2]
+    let sides: Vec<_> = sides
+        .iter()
+        .map(|side| || side.time(work, |_| ()))
+        .collect();
+    in_turn(ROUNDS, &sides)
 }
 
 /// Prints a line a side; gives the ratios of the medians to that of the first side.

@@ -21,8 +21,12 @@ use std::{
 };
 
 use kiln_tests::{
-    rendered::{IDX_FILES, Project, idx, text},
-    repository, shared_target,
+    python,
+    rendered::{Project, text},
+    repository,
+    rounds::{in_turn, median},
+    shared_target,
+    throughput::{fill_in, noise, train, write_images},
 };
 use plotters::{
     prelude::*,
@@ -32,26 +36,52 @@ use serde_json::{Value, json};
 
 /// Runs of each side in turn.
 const RUNS: usize = 5;
-/// Epochs of a run; the first one warms up.
-const EPOCHS: usize = 3;
 /// Images of 28x28 in the files, and bytes of the text; a tenth validates.
 const IMAGES: u32 = 7_680;
 const TEXT: usize = 640_000;
-/// Examples of an epoch, about: for how long TensorFlow and PyTorch train.
+/// Examples of an epoch of these, about, and epochs that TensorFlow and PyTorch train.
 const EXAMPLES: usize = 6_912;
+const PEER_EPOCHS: usize = 2;
 /// What the sides of Python need, as `pip` names it.
 const TENSORFLOW: &[&str] = &["tensorflow-cpu==2.21.0"];
 const PYTORCH: &[&str] = &["torch==2.15.0"];
+
+/// What the loops without Kiln take from `model.rs`, where it does not have it.
+const TEMPLATE_PARTS: &str = "
+pub fn create_model(_: &Args, device: &Device) -> Result<Model> {
+    Ok(Model::new(device))
+}
+
+pub fn create_optimizer() -> burn::optim::ModuleOptimizer {
+    AdamConfig::new().with_epsilon(1e-7).init()
+}
+";
+const EXAMPLE_PARTS: &str = "
+pub fn create_model(args: &Args, device: &Device) -> Result<Model> {
+    Model::new(args, device)
+}
+";
 
 /// A network, and what two replicas must reach.
 struct Network {
     name: &'static str,
     title: &'static str,
-    /// The worked example that has it; else it is in `tests/fixtures/speed`.
-    example: Option<&'static str>,
+    source: Source,
+    /// Epochs of a run; the first one warms up.
+    epochs: usize,
     global_batch: usize,
     /// The side and how many times its rate.
     goals: &'static [(&'static str, f64)],
+}
+
+/// Where a network comes from.
+enum Source {
+    /// The template, with the digits that it has.
+    Template,
+    /// `tests/fixtures/speed`.
+    Fixture,
+    /// A worked example.
+    Example(&'static str),
 }
 
 const TWO: &str = "generated crate, 2 replicas";
@@ -62,11 +92,20 @@ const BARE: &str = "bare loop";
 const MIRRORED: &str = "TensorFlow MirroredStrategy, 2 replicas";
 const DDP: &str = "PyTorch DDP, 2 processes";
 
-const NETWORKS: [Network; 3] = [
+const NETWORKS: [Network; 4] = [
+    Network {
+        name: "digits",
+        title: "CNN of the template, 32 images of 8x8 in a batch",
+        source: Source::Template,
+        epochs: 9,
+        global_batch: 32,
+        goals: &[(LEARNER, 2.0), (PLAIN, 2.0), (ONE, 1.8)],
+    },
     Network {
         name: "cnn",
         title: "CNN of the TensorFlow tutorial, 128 images of 28x28 in a batch",
-        example: None,
+        source: Source::Fixture,
+        epochs: 3,
         global_batch: 128,
         goals: &[
             (LEARNER, 2.0),
@@ -79,7 +118,8 @@ const NETWORKS: [Network; 3] = [
     Network {
         name: "dense",
         title: "Dense 784-1024-1024-10, 256 images in a batch",
-        example: None,
+        source: Source::Fixture,
+        epochs: 3,
         global_batch: 256,
         goals: &[
             (LEARNER, 1.3),
@@ -92,7 +132,8 @@ const NETWORKS: [Network; 3] = [
     Network {
         name: "transformer",
         title: "Transformer of 2 blocks of 64 values, 32 texts of 64 bytes in a batch",
-        example: Some("language-model"),
+        source: Source::Example("language-model"),
+        epochs: 3,
         global_batch: 32,
         goals: &[(DDP, 1.0), (ONE, 1.8)],
     },
@@ -135,7 +176,7 @@ struct Rates {
 
 impl Rates {
     fn median(&self) -> f64 {
-        self.runs[self.runs.len() / 2]
+        median(&self.runs)
     }
 }
 
@@ -199,41 +240,20 @@ struct Peers {
 impl Peers {
     fn prepare() -> Self {
         let peer = |name, module, packages: &[&str]| {
-            let python = python(name, module, packages);
-            python.inspect_err(|why| println!("no {name}: {why}")).ok()
+            python::with_packages(name, module, packages)
+                .inspect_err(|why| println!("no {name}: {why}"))
+                .ok()
         };
         Peers {
-            tensorflow: peer("TensorFlow", "tensorflow", TENSORFLOW),
-            pytorch: peer("PyTorch", "torch", PYTORCH),
+            tensorflow: peer("tensorflow", "tensorflow", TENSORFLOW),
+            pytorch: peer("pytorch", "torch", PYTORCH),
         }
-    }
-}
-
-/// The Python of a virtual environment below `target` that can import `module`.
-fn python(name: &str, module: &str, packages: &[&str]) -> Result<PathBuf, String> {
-    let folder = repository().join("target").join(name.to_lowercase());
-    let python = folder.join("bin/python");
-    if run(&python, &["-c", &format!("import {module}")]).is_err() {
-        let folder = folder.to_str().ok_or("the folder is not UTF-8")?;
-        run(Path::new("python3"), &["-m", "venv", "--clear", folder])?;
-        let install = ["-m", "pip", "install", "--quiet"];
-        run(&python, &[&install[..], packages].concat())?;
-    }
-    Ok(python)
-}
-
-/// What a program prints.
-fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    let called = format!("{} {}", program.display(), arguments.join(" "));
-    match Command::new(program).args(arguments).output() {
-        Err(error) => Err(format!("`{called}` does not start: {error}")),
-        Ok(output) if output.status.success() => Ok(text(&output)),
-        Ok(output) => Err(format!("`{called}` failed:\n{}", text(&output))),
     }
 }
 
 /// The crate with a network filled in, and the programs that use it.
 struct Programs {
+    network: &'static Network,
     project: Project,
     generated: PathBuf,
     bare: PathBuf,
@@ -242,10 +262,10 @@ struct Programs {
 }
 
 impl Programs {
-    fn build(network: &Network) -> Self {
-        let project = match network.example {
-            None => Project::default_answers(),
-            Some(example) => Project::example(example),
+    fn build(network: &'static Network) -> Self {
+        let project = match network.source {
+            Source::Template | Source::Fixture => Project::default_answers(),
+            Source::Example(example) => Project::example(example),
         };
         let fixtures = repository().join("tests/fixtures/speed");
         let fixture = |name: &str| fs::read_to_string(fixtures.join(name)).expect("a fixture");
@@ -254,26 +274,19 @@ impl Programs {
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             fs::write(path, text).expect("a file");
         };
-        let model = match network.example {
-            None => {
-                write("src/network.rs", &fixture(&format!("{}.rs", network.name)));
-                project.edit(
-                    "lib.rs",
-                    "pub mod model;",
-                    "pub mod model;\npub mod network;",
-                );
-                fixture("model.rs")
-            }
-            Some(_) => {
-                let path = project.path().join("src/model.rs");
-                let model = fs::read_to_string(path).expect("a model");
-                model
-                    + "\npub fn create_model(args: &Args, device: &Device) -> Result<Model> {\n    \
-                       Model::new(args, device)\n}\n"
-            }
+        let append = |parts: &str| {
+            let model = fs::read_to_string(project.path().join("src/model.rs"));
+            write("src/model.rs", &(model.expect("a model") + parts));
         };
-        write("src/model.rs", &model);
-        write_data(&project.path().join("noise"));
+        match network.source {
+            Source::Template => append(TEMPLATE_PARTS),
+            Source::Example(_) => append(EXAMPLE_PARTS),
+            Source::Fixture => fill_in(&project, network.name),
+        }
+        let folder = project.path().join("noise");
+        write_images(&folder, IMAGES);
+        let text: Vec<u8> = (0..TEXT).map(noise).collect();
+        fs::write(folder.join("text.txt"), text).expect("a file");
         let keep = |name: &str| {
             let program = project.path().join(name);
             let built = shared_target().join("release/examples").join(name);
@@ -304,6 +317,7 @@ impl Programs {
         project.cargo(&[&["build", "--release"], &of_burn[..], &examples].concat());
         let [plain, learner] = ["plain", "learner"].map(keep);
         Programs {
+            network,
             project,
             generated,
             bare,
@@ -312,52 +326,35 @@ impl Programs {
         }
     }
 
-    fn data(&self) -> [String; 2] {
+    /// The options that choose the examples.
+    fn data(&self) -> Vec<String> {
         let folder = self.project.path().join("noise");
-        ["--data-dir".to_owned(), folder.display().to_string()]
+        match self.network.source {
+            Source::Template => Vec::new(),
+            _ => vec!["--data-dir".to_owned(), folder.display().to_string()],
+        }
     }
 
     /// Examples a second of the generated crate.
-    fn generated(&self, replicas: usize, global_batch: usize) -> f64 {
-        let runs = self.project.path().join("runs").join(replicas.to_string());
-        // A fresh folder: older checkpoints would be set aside one by one.
-        let _ = fs::remove_dir_all(&runs);
-        let output = Command::new(&self.generated)
-            .args(["train", "--epochs", &EPOCHS.to_string()])
-            .args(["--replicas", &replicas.to_string()])
-            .args(["--batch-size", &(global_batch / replicas).to_string()])
-            .args(self.data())
-            .arg("--output-dir")
-            .arg(&runs)
-            .output()
-            .expect("the generated crate starts");
-        assert!(output.status.success(), "{}", text(&output));
-        let log = fs::read_to_string(runs.join("metrics.jsonl")).expect("a log");
-        let lines = log
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        let of_training = lines.filter(|line| line["split"] == "train");
-        let counts = of_training.skip(1).map(|line| {
-            let examples = line["examples"].as_f64().expect("a number");
-            (examples, line["seconds"].as_f64().expect("seconds"))
-        });
-        let (examples, seconds): (Vec<_>, Vec<_>) = counts.unzip();
-        assert_eq!(examples.len(), EPOCHS - 1, "{log}");
-        examples.iter().sum::<f64>() / seconds.iter().sum::<f64>()
+    fn generated(&self, replicas: usize) -> f64 {
+        let runs = self.project.path().join("runs");
+        let batch_size = self.network.global_batch / replicas;
+        let numbers = [
+            ("--epochs", self.network.epochs),
+            ("--replicas", replicas),
+            ("--batch-size", batch_size),
+        ];
+        let numbers = numbers.map(|(option, number)| format!("{option}={number}"));
+        let options = [numbers.to_vec(), self.data()].concat();
+        train(&self.generated, &runs, &options, &[]).examples_a_second
     }
 
     /// Examples a second of a loop without Kiln.
-    fn burn_loop(&self, program: &Path, global_batch: usize, more: &[&str]) -> f64 {
+    fn burn_loop(&self, program: &Path, more: &[&str]) -> f64 {
+        let numbers = [self.network.epochs, self.network.global_batch];
         let mut command = Command::new(program);
-        let numbers = [EPOCHS, global_batch].map(|number| number.to_string());
-        rate(command.args(numbers).args(more).args(self.data()))
-    }
-
-    /// Examples a second of Burn's learner.
-    fn learner(&self, devices: usize, global_batch: usize) -> f64 {
-        let mut command = Command::new(&self.learner);
-        let numbers = [EPOCHS, global_batch, devices].map(|number| number.to_string());
-        rate(command.args(numbers).args(self.data()))
+        command.args(numbers.map(|number| number.to_string()));
+        rate(command.args(more).args(self.data()))
     }
 }
 
@@ -374,40 +371,22 @@ fn rate(command: &mut Command) -> f64 {
 /// Examples a second of a script of `tests/fixtures/speed`.
 fn script(python: &Path, script: &str, network: &Network) -> f64 {
     let path = repository().join("tests/fixtures/speed").join(script);
-    let steps = EXAMPLES * (EPOCHS - 1) / network.global_batch;
+    let steps = EXAMPLES * PEER_EPOCHS / network.global_batch;
     let numbers = [2, network.global_batch, steps].map(|number| number.to_string());
     let mut command = Command::new(python);
     rate(command.arg(path).arg(network.name).args(numbers))
 }
 
-/// Files like those of MNIST, with images of noise, and a text.
-fn write_data(folder: &Path) {
-    fs::create_dir_all(folder).expect("a folder");
-    let noise = |at: usize| ((at as u32).wrapping_mul(2_654_435_761) >> 24) as u8;
-    for (files, images) in [(&IDX_FILES[..2], IMAGES), (&IDX_FILES[2..], 100)] {
-        fs::write(folder.join(files[0]), idx(&[images, 28, 28], noise)).expect("a file");
-        let labels = idx(&[images], |at| (at % 10) as u8);
-        fs::write(folder.join(files[1]), labels).expect("a file");
-    }
-    let text: Vec<u8> = (0..TEXT).map(noise).collect();
-    fs::write(folder.join("text.txt"), text).expect("a file");
-}
-
 /// A name, and what gives examples a second.
 type Side<'a> = (&'static str, Box<dyn Fn() -> f64 + 'a>);
 
-/// The sides of a network that are here.
+/// The sides of a network that are here; those of Python do not have the template's own.
 fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> Vec<Side<'a>> {
-    let batch = network.global_batch;
     let generated = move |name, replicas| -> Side<'a> {
-        (name, Box::new(move || programs.generated(replicas, batch)))
+        (name, Box::new(move || programs.generated(replicas)))
     };
     let burn_loop = move |name, program: &'a Path, more: &'static [&'static str]| -> Side<'a> {
-        let run = move || programs.burn_loop(program, batch, more);
-        (name, Box::new(run))
-    };
-    let learner = move |name, devices| -> Side<'a> {
-        (name, Box::new(move || programs.learner(devices, batch)))
+        (name, Box::new(move || programs.burn_loop(program, more)))
     };
     let script = move |name, python: &'a Path, file| -> Side<'a> {
         (name, Box::new(move || script(python, file, network)))
@@ -418,9 +397,12 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
         generated(TWO, 2),
         generated("generated crate, 4 replicas", 4),
         burn_loop(PLAIN, &programs.plain, &[]),
-        learner(LEARNER, 1),
-        learner("Burn's learner, 2 devices", 2),
+        burn_loop(LEARNER, &programs.learner, &["1"]),
+        burn_loop("Burn's learner, 2 devices", &programs.learner, &["2"]),
     ];
+    if let Source::Template = network.source {
+        return sides;
+    }
     let (tensorflow, pytorch) = (peers.tensorflow.as_deref(), peers.pytorch.as_deref());
     sides.extend(tensorflow.map(|python| script(MIRRORED, python, "tf_mirrored.py")));
     sides.extend(pytorch.map(|python| script(DDP, python, "torch_ddp.py")));
@@ -431,16 +413,12 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
 fn measure(network: &'static Network, peers: &Peers) -> Comparison {
     let programs = Programs::build(network);
     let sides = sides(network, &programs, peers);
-    let mut runs = vec![Vec::new(); sides.len()];
-    for _ in 0..RUNS {
-        for ((_, run), rates) in sides.iter().zip(&mut runs) {
-            rates.push(run());
-        }
-    }
-    let sides = sides.iter().zip(runs).map(|((name, _), mut runs)| {
-        runs.sort_by(f64::total_cmp);
-        Rates { side: name, runs }
-    });
+    let (names, runs): (Vec<_>, Vec<_>) = sides.into_iter().unzip();
+    let measured = in_turn(RUNS, &runs);
+    let sides = names
+        .into_iter()
+        .zip(measured)
+        .map(|(side, runs)| Rates { side, runs });
     let result = Comparison {
         network,
         sides: sides.collect(),

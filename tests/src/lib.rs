@@ -2,7 +2,10 @@
 
 pub mod job;
 pub mod mpi;
+pub mod python;
 pub mod rendered;
+pub mod rounds;
+pub mod throughput;
 
 use std::{
     fs, io,

@@ -3,15 +3,12 @@
 //! It needs Python and, the first time, the network; without them the test says so and passes,
 //! unless `KILN_REQUIRE_PYTHON` is set.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, fs, path::Path, process::Command};
 
 use kiln_tests::{
+    python,
     rendered::{Project, text},
-    repository, shared_target,
+    repository,
 };
 use serde_json::{Value, json};
 
@@ -23,7 +20,9 @@ const BUCKETS: usize = 30;
 
 #[test]
 fn tensorboard_reads_what_was_written() {
-    let python = match python() {
+    let reader = "tensorboard.backend.event_processing.event_accumulator";
+    let folder = TENSORBOARD.replace("==", "-");
+    let python = match python::with_packages(&folder, reader, &[TENSORBOARD]) {
         Ok(python) => python,
         Err(reason) if env::var_os("KILN_REQUIRE_PYTHON").is_some() => panic!("{reason}"),
         Err(reason) => return eprintln!("skipped: {reason}"),
@@ -104,34 +103,4 @@ fn check_histograms(histograms: &Value) {
     let broken = of("broken");
     assert_eq!(numbers(&broken["bucket"]).iter().sum::<f64>(), 2.0);
     assert_eq!([&broken["min"], &broken["max"]], [1.0, 2.0]);
-}
-
-/// A Python with TensorBoard, made once in the build folder; or why there is none.
-fn python() -> Result<PathBuf, String> {
-    let folder = shared_target().with_file_name(TENSORBOARD.replace("==", "-"));
-    let python = folder.join("bin/python");
-    if works(&python) {
-        return Ok(python);
-    }
-    let make = ["-m", "venv", "--clear", folder.to_str().expect("UTF-8")];
-    run(Path::new("python3"), &make)?;
-    run(&python, &["-m", "pip", "install", "--quiet", TENSORBOARD])?;
-    Ok(python)
-}
-
-fn works(python: &Path) -> bool {
-    let arguments = [
-        "-c",
-        "import tensorboard.backend.event_processing.event_accumulator",
-    ];
-    run(python, &arguments).is_ok()
-}
-
-fn run(program: &Path, arguments: &[&str]) -> Result<(), String> {
-    let called = format!("{} {}", program.display(), arguments.join(" "));
-    match Command::new(program).args(arguments).output() {
-        Err(error) => Err(format!("`{called}` does not start: {error}")),
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("`{called}` failed:\n{}", text(&output))),
-    }
 }

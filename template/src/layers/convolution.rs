@@ -317,6 +317,8 @@ mod tests {
                 [20, 2, 8, 7],
             ),
             (conv([2, 3], [3, 2]).with_dilation([2, 3]), [4, 2, 11, 9]),
+            // Unfolded some rows at a time.
+            (conv([64, 3], [7, 7]), [2, 64, 15, 27]),
         ]
     }
 

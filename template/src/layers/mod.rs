@@ -15,7 +15,7 @@ use burn::{
 /// `[batch, outputs, ..]`.
 ///
 /// On the CPU with the feature `cpu-conv`, in `f32` and without groups, images are unfolded into
-/// matrices a few at a time, and gradients come from the same matrices. Elsewhere it is Burn's, and in
+/// matrices, some at a time, and gradients come from the same matrices. Elsewhere it is Burn's, and in
 /// debug builds too, where dependencies are optimised and this crate is not.
 ///
 /// # Panics

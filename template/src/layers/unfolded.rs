@@ -2,13 +2,18 @@
 //! places]`, where a place is one of the output, and a tap one of the values that it depends on.
 //!
 //! Source: Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing"
-//! (2006). Images are unfolded in groups that fit into a core's cache.
+//! (2006). What is unfolded at a time, some small images or some rows of a large one, fits into a core's
+//! cache.
+
+use std::ops::Range;
 
 use pulp::Arch;
 
 /// Values that are copied at a time: rows are read and written up to this many values further.
 const LANES: usize = 16;
-/// Places in a group of images, about.
+/// Values that are unfolded at a time, about: half a MiB.
+const VALUES: usize = 1 << 17;
+/// Places that are enough for a fast product.
 const PLACES: usize = 256;
 /// Instead of one of a window's values: the ReLU gave 0.
 const OFF: u8 = u8::MAX;
@@ -29,14 +34,23 @@ pub struct Convolution {
     pub pooled: bool,
 }
 
-/// Of one group of images, reused for the next.
+/// For one group of images at a time.
 pub struct Buffers {
-    /// `[images, channels, height, width]` with the padding.
+    /// `[images, channels, height, width]` with the padding, which stays zero.
     padded: Vec<f32>,
-    /// `[taps, images, places]`.
+    /// Its gradient.
+    folded: Vec<f32>,
+    /// `[taps, images, places]` of a piece, or its gradient.
     unfolded: Vec<f32>,
-    /// `[outputs, images, places]`.
+    /// `[outputs, images, places]` of a piece, or its gradient.
     convolved: Vec<f32>,
+}
+
+/// What is unfolded at a time.
+struct Piece {
+    images: usize,
+    /// Of each image when it is convolved.
+    rows: Range<usize>,
 }
 
 /// Gradients of the parameters, to which each group of images adds.
@@ -97,15 +111,37 @@ impl Convolution {
         self.channels * self.padded().iter().product::<usize>()
     }
 
-    /// Images that are unfolded together.
+    /// Images that are computed together.
     pub fn group(&self) -> usize {
-        (PLACES / self.places()).max(1)
+        let places = self.places();
+        (VALUES / (self.taps() * places)).clamp(1, PLACES.div_ceil(places))
+    }
+
+    /// Rows of a piece, an even number: windows have two.
+    fn rows(&self) -> usize {
+        let [rows, columns] = self.convolved();
+        let fitting = VALUES / (self.taps() * columns);
+        fitting.min(rows + 1).max(2) / 2 * 2
+    }
+
+    fn pieces(&self, images: usize) -> impl Iterator<Item = Piece> + use<> {
+        let ([rows, _], step) = (self.convolved(), self.rows());
+        (0..rows).step_by(step).map(move |start| Piece {
+            images,
+            rows: start..rows.min(start + step),
+        })
+    }
+
+    fn places_of(&self, piece: &Piece) -> usize {
+        piece.images * piece.rows.len() * self.convolved()[1]
     }
 
     pub fn buffers(&self) -> Buffers {
-        let places = self.group() * self.places();
+        let padded = self.group() * self.padded_values() + LANES;
+        let places = self.group() * self.rows() * self.convolved()[1];
         Buffers {
-            padded: vec![0.0; self.group() * self.padded_values() + LANES],
+            padded: vec![0.0; padded],
+            folded: vec![0.0; padded],
             unfolded: vec![0.0; self.taps() * places + LANES],
             convolved: vec![0.0; self.outputs * places],
         }
@@ -121,16 +157,26 @@ impl Convolution {
         output: &mut [f32],
         chosen: &mut [u8],
     ) {
-        let count = images.len() / self.image_values();
-        let sizes = [self.outputs, self.taps(), count * self.places()];
-        self.pad(images, &mut buffers.padded);
-        Arch::new().dispatch(|| self.unfold(count, &buffers.padded, &mut buffers.unfolded));
-        let [weight, unfolded] = [
-            Matrix::new(weight, [sizes[0], sizes[1]]),
-            Matrix::new(&buffers.unfolded, [sizes[1], sizes[2]]),
-        ];
-        multiply(&mut buffers.convolved, false, weight, unfolded);
-        Arch::new().dispatch(|| self.finish(count, &buffers.convolved, bias, output, chosen));
+        let Buffers {
+            padded,
+            unfolded,
+            convolved,
+            ..
+        } = buffers;
+        let (outputs, taps) = (self.outputs, self.taps());
+        self.pad(images, padded);
+        for piece in self.pieces(images.len() / self.image_values()) {
+            let places = self.places_of(&piece);
+            Arch::new().dispatch(|| self.unfold(&piece, padded, unfolded));
+            let weight = Matrix::new(weight, [outputs, taps]);
+            multiply(
+                convolved,
+                false,
+                weight,
+                Matrix::new(unfolded, [taps, places]),
+            );
+            Arch::new().dispatch(|| self.finish(&piece, convolved, bias, output, chosen));
+        }
     }
 
     /// From the gradient of a group's output to those of the parameters, and of the images where
@@ -144,40 +190,34 @@ impl Convolution {
         gradients: &mut Gradients,
         image_gradient: &mut [f32],
     ) {
-        let count = images.len() / self.image_values();
-        let (taps, places) = (self.taps(), count * self.places());
         let Buffers {
             padded,
+            folded,
             unfolded,
             convolved,
         } = buffers;
-        Arch::new().dispatch(|| self.spread(count, gradient, chosen, convolved));
-        for (sum, row) in gradients
-            .bias
-            .iter_mut()
-            .zip(convolved.chunks_exact(places))
-        {
-            *sum += total(row);
+        let (outputs, taps) = (self.outputs, self.taps());
+        self.pad(images, padded);
+        folded.fill(0.0);
+        for piece in self.pieces(images.len() / self.image_values()) {
+            let places = self.places_of(&piece);
+            Arch::new().dispatch(|| self.spread(&piece, gradient, chosen, convolved));
+            let sums = gradients.bias.iter_mut();
+            sums.zip(convolved.chunks_exact(places))
+                .for_each(|(sum, row)| *sum += total(row));
+            let convolved = Matrix::new(convolved, [outputs, places]);
+            if !gradients.weight.is_empty() {
+                Arch::new().dispatch(|| self.unfold(&piece, padded, unfolded));
+                let unfolded = Matrix::new(unfolded, [taps, places]).transposed();
+                multiply(&mut gradients.weight, true, convolved, unfolded);
+            }
+            if !image_gradient.is_empty() {
+                let weight = Matrix::new(weight, [outputs, taps]).transposed();
+                multiply(unfolded, false, weight, convolved);
+                Arch::new().dispatch(|| self.fold(&piece, unfolded, folded));
+            }
         }
-        let convolved = Matrix::new(convolved, [self.outputs, places]);
-        if !gradients.weight.is_empty() {
-            self.pad(images, padded);
-            Arch::new().dispatch(|| self.unfold(count, padded, unfolded));
-            let unfolded = Matrix::new(unfolded, [taps, places]);
-            multiply(
-                &mut gradients.weight,
-                true,
-                convolved,
-                unfolded.transposed(),
-            );
-        }
-        if !image_gradient.is_empty() {
-            let weight = Matrix::new(weight, [self.outputs, taps]);
-            multiply(unfolded, false, weight.transposed(), convolved);
-            padded.fill(0.0);
-            Arch::new().dispatch(|| self.fold(count, unfolded, padded));
-            self.crop(padded, image_gradient);
-        }
+        self.crop(folded, image_gradient);
     }
 
     /// Calls with where each row of an image begins, and where it begins in a padded one.
@@ -191,7 +231,6 @@ impl Convolution {
     }
 
     fn pad(&self, images: &[f32], padded: &mut [f32]) {
-        padded.fill(0.0);
         let width = self.image[1];
         let images = images.chunks_exact(self.image_values());
         for (image, padded) in images.zip(padded.chunks_mut(self.padded_values())) {
@@ -214,29 +253,28 @@ impl Convolution {
     /// Calls with where each row of the unfolded images begins, and where its values begin in padded
     /// ones.
     #[inline(always)]
-    fn for_each_unfolded_row(&self, count: usize, mut call: impl FnMut(usize, usize)) {
-        let ([height, width], [rows, columns]) = (self.padded(), self.convolved());
+    fn for_each_unfolded_row(&self, piece: &Piece, mut call: impl FnMut(usize, usize)) {
+        let ([height, width], [_, columns]) = (self.padded(), self.convolved());
         let mut at = 0;
         for tap in 0..self.taps() {
             let (rest, column) = (tap / self.kernel[1], tap % self.kernel[1]);
             let (channel, row) = (rest / self.kernel[0], rest % self.kernel[0]);
             let start = (channel * height + row * self.dilation[0]) * width;
             let start = start + column * self.dilation[1];
-            for image in 0..count {
-                let mut from = image * self.padded_values() + start;
-                for _ in 0..rows {
-                    call(at, from);
+            for image in 0..piece.images {
+                let start = image * self.padded_values() + start;
+                for row in piece.rows.clone() {
+                    call(at, start + row * self.stride[0] * width);
                     at += columns;
-                    from += self.stride[0] * width;
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn unfold(&self, count: usize, padded: &[f32], unfolded: &mut [f32]) {
+    fn unfold(&self, piece: &Piece, padded: &[f32], unfolded: &mut [f32]) {
         let ([_, columns], [_, stride]) = (self.convolved(), self.stride);
-        self.for_each_unfolded_row(count, |at, from| {
+        self.for_each_unfolded_row(piece, |at, from| {
             if stride == 1 {
                 copy_row(&padded[from..], &mut unfolded[at..], columns);
             } else {
@@ -249,9 +287,9 @@ impl Convolution {
 
     /// Adds all that was unfolded to where it came from.
     #[inline(always)]
-    fn fold(&self, count: usize, unfolded: &[f32], padded: &mut [f32]) {
+    fn fold(&self, piece: &Piece, unfolded: &[f32], padded: &mut [f32]) {
         let ([_, columns], [_, stride]) = (self.convolved(), self.stride);
-        self.for_each_unfolded_row(count, |at, from| {
+        self.for_each_unfolded_row(piece, |at, from| {
             let row = &unfolded[at..at + columns];
             if stride == 1 {
                 let sums = padded[from..from + columns].iter_mut();
@@ -263,70 +301,73 @@ impl Convolution {
         });
     }
 
-    /// Adds the bias, pools where that follows, and puts `[outputs, images, ..]` into the order
-    /// `[images, outputs, ..]`.
+    /// Calls with each plane of a piece, `[outputs, images]`: its number, the channel, and where it is in
+    /// the output, whose order is `[images, outputs, ..]`.
+    #[inline(always)]
+    fn for_each_plane(&self, piece: &Piece, mut call: impl FnMut(usize, usize, Range<usize>)) {
+        let [rows, columns] = self.output();
+        let pooled = if self.pooled { 2 } else { 1 };
+        let (start, count) = (piece.rows.start / pooled, piece.rows.len() / pooled);
+        for plane in 0..self.outputs * piece.images {
+            let (channel, image) = (plane / piece.images, plane % piece.images);
+            let at = ((image * self.outputs + channel) * rows + start) * columns;
+            call(plane, channel, at..at + count * columns);
+        }
+    }
+
+    /// Adds the bias, and pools where that follows.
     #[inline(always)]
     fn finish(
         &self,
-        count: usize,
+        piece: &Piece,
         convolved: &[f32],
         bias: &[f32],
         output: &mut [f32],
         chosen: &mut [u8],
     ) {
-        let [_, width] = self.convolved();
-        let [rows, columns] = self.output();
-        for (plane, from) in convolved
-            .chunks_exact(self.places())
-            .enumerate()
-            .take(count * self.outputs)
-        {
-            let (channel, image) = (plane / count, plane % count);
-            let bias = bias[channel];
-            let at = (image * self.outputs + channel) * rows * columns;
-            let output = &mut output[at..at + rows * columns];
+        let ([_, width], [_, columns]) = (self.convolved(), self.output());
+        let places = piece.rows.len() * width;
+        self.for_each_plane(piece, |plane, channel, at| {
+            let (from, bias) = (&convolved[plane * places..][..places], bias[channel]);
+            let output = &mut output[at.clone()];
             if !self.pooled {
                 output
                     .iter_mut()
                     .zip(from)
                     .for_each(|(to, value)| *to = value + bias);
-                continue;
+                return;
             }
-            let chosen = chosen[at..at + rows * columns].chunks_exact_mut(columns);
+            let chosen = chosen[at].chunks_exact_mut(columns);
             let lines = output.chunks_exact_mut(columns).zip(chosen);
             for ((output, chosen), pair) in lines.zip(from.chunks_exact(2 * width)) {
                 let (upper, lower) = pair.split_at(width);
                 pool_line([upper, lower], bias, output, chosen);
             }
-        }
+        });
     }
 
     /// The gradient of `convolved` from that of the output.
     #[inline(always)]
-    fn spread(&self, count: usize, gradient: &[f32], chosen: &[u8], convolved: &mut [f32]) {
-        let [_, width] = self.convolved();
-        let [rows, columns] = self.output();
-        for (plane, to) in convolved
-            .chunks_exact_mut(self.places())
-            .enumerate()
-            .take(count * self.outputs)
-        {
-            let (channel, image) = (plane / count, plane % count);
-            let at = (image * self.outputs + channel) * rows * columns;
-            let gradient = &gradient[at..at + rows * columns];
+    fn spread(&self, piece: &Piece, gradient: &[f32], chosen: &[u8], convolved: &mut [f32]) {
+        let ([_, width], [_, columns]) = (self.convolved(), self.output());
+        let places = piece.rows.len() * width;
+        self.for_each_plane(piece, |plane, _, at| {
+            let to = &mut convolved[plane * places..][..places];
+            let gradient = &gradient[at.clone()];
             if !self.pooled {
                 to.copy_from_slice(gradient);
-                continue;
+                return;
             }
             // A last row or column alone is not pooled.
             to.fill(0.0);
-            let chosen = chosen[at..at + rows * columns].chunks_exact(columns);
-            let lines = gradient.chunks_exact(columns).zip(chosen);
+            let lines = gradient
+                .chunks_exact(columns)
+                .zip(chosen[at].chunks_exact(columns));
             for ((gradient, chosen), pair) in lines.zip(to.chunks_exact_mut(2 * width)) {
                 let (upper, lower) = pair.split_at_mut(width);
                 spread_line(gradient, chosen, [upper, lower]);
             }
-        }
+        });
     }
 }
 

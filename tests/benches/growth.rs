@@ -1,0 +1,305 @@
+//! What training costs as work grows: `cargo bench -p kiln-tests --bench growth`.
+//!
+//! One generated crate has the CNN of the TensorFlow tutorial, one a dense network of any width. Measured
+//! are throughput against replicas, batch size, width and the number of examples, memory against replicas,
+//! and the time of a checkpoint against its size. All values of a measure run in turn.
+//!
+//! Prints a table a measure, and writes `target/growth.json` and `target/growth.svg`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use kiln_tests::{
+    rendered::Project,
+    repository,
+    rounds::{in_turn, median},
+    throughput::{Trained, fill_in, train, write_images},
+};
+use plotters::{coord::Shift, prelude::*};
+use serde_json::{Value, json};
+
+/// Runs of each value in turn.
+const RUNS: usize = 5;
+/// Values of a `f32` in bytes, and how many of them Adam keeps of a parameter in a checkpoint, with it.
+const CHECKPOINT_BYTES: f64 = 4.0 * 3.0;
+/// Checkpoints of a run that measures them.
+const CHECKPOINTS: usize = 8;
+
+/// Something measured at several values of what grows.
+struct Measure {
+    name: &'static str,
+    title: &'static str,
+    along: &'static str,
+    unit: &'static str,
+    points: Vec<Point>,
+}
+
+struct Point {
+    at: f64,
+    /// Of each run, sorted.
+    runs: Vec<f64>,
+}
+
+impl Point {
+    fn median(&self) -> f64 {
+        median(&self.runs)
+    }
+}
+
+impl Measure {
+    /// Runs `measure` at all values in turn.
+    fn run(
+        [name, title, along, unit]: [&'static str; 4],
+        values: &[usize],
+        measure: impl Fn(usize) -> f64,
+    ) -> Self {
+        let sides: Vec<_> = values.iter().map(|at| || measure(*at)).collect();
+        let runs = in_turn(RUNS, &sides);
+        let points = values.iter().zip(runs);
+        let points = points.map(|(at, runs)| Point {
+            at: *at as f64,
+            runs,
+        });
+        let measure = Measure {
+            name,
+            title,
+            along,
+            unit,
+            points: points.collect(),
+        };
+        measure.print();
+        measure
+    }
+
+    fn print(&self) {
+        println!(
+            "\n{}: {}, medians of {RUNS} runs in turn (minimum to maximum)",
+            self.title, self.unit
+        );
+        for point in &self.points {
+            let (least, most) = (point.runs[0], point.runs[point.runs.len() - 1]);
+            println!(
+                "{:>10} {:<28} {:>10.1}  ({least:.1} to {most:.1})",
+                point.at,
+                self.along,
+                point.median()
+            );
+        }
+    }
+
+    fn json(&self) -> Value {
+        let points = self
+            .points
+            .iter()
+            .map(|point| json!({"at": point.at, "median": point.median(), "runs": point.runs}));
+        json!({
+            "measure": self.name,
+            "title": self.title,
+            "along": self.along,
+            "unit": self.unit,
+            "points": points.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A crate with a network, and images for it.
+struct Crate {
+    project: Project,
+    program: PathBuf,
+}
+
+impl Crate {
+    fn with(network: &str) -> Self {
+        let project = Project::default_answers();
+        fill_in(&project, network);
+        let program = project.build();
+        Crate { project, program }
+    }
+
+    /// Trains for two epochs, on images that are made where they are not there yet.
+    fn train(&self, images: usize, numbers: &[(&str, usize)], width: usize) -> Trained {
+        let data = self.project.path().join(format!("images-{images}"));
+        if !data.exists() {
+            write_images(&data, u32::try_from(images).expect("a number for IDX"));
+        }
+        let numbers = numbers.iter();
+        let mut options: Vec<String> = numbers
+            .map(|(option, number)| format!("--{option}={number}"))
+            .collect();
+        options.extend([
+            "--epochs=2".into(),
+            format!("--data-dir={}", data.display()),
+        ]);
+        let width = width.to_string();
+        let runs = self.project.path().join("runs");
+        train(&self.program, &runs, &options, &[("WIDTH", &width)])
+    }
+}
+
+fn main() {
+    let mut results = convolutional(&Crate::with("cnn"));
+    results.extend(dense(&Crate::with("dense")));
+    let target = repository().join("target");
+    let report: Vec<_> = results.iter().map(Measure::json).collect();
+    let report = serde_json::to_string_pretty(&report).expect("JSON");
+    fs::write(target.join("growth.json"), report + "\n").expect("a file");
+    draw(&results, &target.join("growth.svg"));
+    println!("\nwritten: target/growth.json and target/growth.svg");
+}
+
+/// Against replicas, batch size and examples, with a network of 122,000 parameters.
+fn convolutional(cnn: &Crate) -> Vec<Measure> {
+    const IMAGES: usize = 7_680;
+    let rate = "examples a second";
+    let replicas = |replicas: usize| {
+        cnn.train(
+            IMAGES,
+            &[("replicas", replicas), ("batch-size", 128 / replicas)],
+            0,
+        )
+    };
+    let batch = |size| cnn.train(IMAGES, &[("replicas", 2), ("batch-size", size)], 0);
+    // The same number of steps from more examples.
+    let examples = |images| {
+        let numbers = [("replicas", 2), ("batch-size", 64), ("steps-per-epoch", 54)];
+        cnn.train(images, &numbers, 0)
+    };
+    vec![
+        Measure::run(
+            [
+                "replicas",
+                "CNN, 128 images in a global batch",
+                "replicas",
+                rate,
+            ],
+            &[1, 2, 4, 8],
+            |count| replicas(count).examples_a_second,
+        ),
+        Measure::run(
+            ["batch", "CNN, 2 replicas", "images a replica", rate],
+            &[4, 16, 64, 256],
+            |size| batch(size).examples_a_second,
+        ),
+        Measure::run(
+            [
+                "examples",
+                "CNN, 2 replicas of 64 images",
+                "examples in the files",
+                rate,
+            ],
+            &[8_000, 40_000, 200_000],
+            |images| examples(images).examples_a_second,
+        ),
+        Measure::run(
+            [
+                "memory",
+                "CNN, 64 images a replica",
+                "replicas",
+                "MiB at most",
+            ],
+            &[1, 2, 4, 8],
+            |count| {
+                let numbers = [("replicas", count), ("batch-size", 64)];
+                let trained = cnn.train(IMAGES, &numbers, 0);
+                trained.memory.expect("Linux tells the memory of a process") / 1_048_576.0
+            },
+        ),
+    ]
+}
+
+/// Against the width of a network of three layers.
+fn dense(dense: &Crate) -> Vec<Measure> {
+    const IMAGES: usize = 4_000;
+    let numbers = [
+        ("replicas", 2),
+        ("batch-size", 64),
+        ("steps-per-epoch", CHECKPOINTS),
+    ];
+    let train = |width, more: &[(&str, usize)]| {
+        let numbers = [&numbers[..], more].concat();
+        dense.train(IMAGES, &numbers, width)
+    };
+    let parameters = |width: usize| 784 * width + width * width + 12 * width + 10;
+    let widths = [256, 512, 1_024, 2_048];
+    // The second epoch has a checkpoint more a step, and at its end both have one.
+    let checkpoint = |width| {
+        let seconds = |every| {
+            let trained = train(width, &[("checkpoint-steps", every)]);
+            (CHECKPOINTS * 128) as f64 / trained.examples_a_second
+        };
+        (seconds(1) - seconds(CHECKPOINTS)) / (CHECKPOINTS - 1) as f64
+    };
+    let mut saved = Measure::run(
+        [
+            "checkpoint",
+            "Dense network",
+            "MB in a checkpoint",
+            "ms a checkpoint",
+        ],
+        &widths,
+        |width| 1e3 * checkpoint(width),
+    );
+    for point in &mut saved.points {
+        point.at = parameters(point.at as usize) as f64 * CHECKPOINT_BYTES / 1e6;
+    }
+    vec![
+        Measure::run(
+            [
+                "width",
+                "Dense network, 2 replicas of 64 images",
+                "values in a layer",
+                "examples a second",
+            ],
+            &widths,
+            |width| train(width, &[]).examples_a_second,
+        ),
+        saved,
+    ]
+}
+
+/// Draws a chart a measure, two in a row.
+fn draw(results: &[Measure], path: &Path) {
+    let area = SVGBackend::new(path, (860, 300 * results.len().div_ceil(2) as u32));
+    let area = area.into_drawing_area();
+    area.fill(&WHITE).expect("a chart");
+    let places = area.split_evenly((results.len().div_ceil(2), 2));
+    for (result, place) in results.iter().zip(&places) {
+        draw_measure(result, place);
+    }
+    area.present().expect("a chart");
+}
+
+/// Medians as a line, and all runs as points.
+fn draw_measure(result: &Measure, place: &DrawingArea<SVGBackend, Shift>) {
+    let color = RGBColor(37, 99, 235);
+    let (first, last) = (&result.points[0], &result.points[result.points.len() - 1]);
+    let runs = || result.points.iter().flat_map(|point| &point.runs);
+    let most = runs().copied().fold(0.0, f64::max);
+    let mut chart = ChartBuilder::on(place)
+        .caption(result.title, ("sans-serif", 15))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(64)
+        .build_cartesian_2d((first.at..last.at).log_scale(), 0.0..most * 1.1)
+        .expect("a chart");
+    chart
+        .configure_mesh()
+        .x_desc(result.along)
+        .y_desc(result.unit)
+        .x_labels(5)
+        .y_labels(5)
+        .light_line_style(TRANSPARENT)
+        .draw()
+        .expect("a chart");
+    let medians = result.points.iter().map(|point| (point.at, point.median()));
+    chart
+        .draw_series(LineSeries::new(medians, color.stroke_width(2)))
+        .expect("a line");
+    let all = result.points.iter();
+    let all = all.flat_map(|point| point.runs.iter().map(|run| (point.at, *run)));
+    chart
+        .draw_series(all.map(|place| Circle::new(place, 2, color.filled())))
+        .expect("points");
+}

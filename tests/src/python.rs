@@ -1,0 +1,34 @@
+//! Virtual environments of Python in the build folder.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{rendered::text, shared_target};
+
+/// The Python of a virtual environment with packages, as `pip` names them, made where it does not
+/// import `module` yet.
+///
+/// # Errors
+/// There is no Python 3 with `venv`, or a package cannot be had: what was called, and what it said.
+pub fn with_packages(name: &str, module: &str, packages: &[&str]) -> Result<PathBuf, String> {
+    let folder = shared_target().with_file_name(name);
+    let python = folder.join("bin/python");
+    if run(&python, &["-c", &format!("import {module}")]).is_err() {
+        let folder = folder.to_str().ok_or("the build folder is not UTF-8")?;
+        run(Path::new("python3"), &["-m", "venv", "--clear", folder])?;
+        let install = ["-m", "pip", "install", "--quiet"];
+        run(&python, &[&install[..], packages].concat())?;
+    }
+    Ok(python)
+}
+
+fn run(program: &Path, arguments: &[&str]) -> Result<(), String> {
+    let called = format!("{} {}", program.display(), arguments.join(" "));
+    match Command::new(program).args(arguments).output() {
+        Err(error) => Err(format!("`{called}` does not start: {error}")),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("`{called}` failed:\n{}", text(&output))),
+    }
+}
