@@ -390,8 +390,8 @@ fn make_stochastic(project: &Project) {
     project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: crate::distribute::Dropout::new(0.3),\n            conv1: conv([1, 32]),");
     project.edit(
         "model.rs",
-        "self.conv2.forward(x)",
-        "self.norm.forward(self.conv2.forward(x))",
+        "conv2d(&self.conv2, x)",
+        "self.norm.forward(conv2d(&self.conv2, x))",
     );
     project.edit(
         "model.rs",

@@ -42,8 +42,8 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
     (
         "model.architecture",
         "model.rs",
-        "self.conv2.forward(x)",
-        "self.conv2.forward(x.detach())",
+        "conv2d(&self.conv2, x)",
+        "conv2d(&self.conv2, x.detach())",
     ),
     (
         "model.split",
