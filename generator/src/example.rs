@@ -348,7 +348,7 @@ mod tests {
              [cargo.profile.release]\nlto = true\n",
         )
         .unwrap();
-        assert!(manifest.contains(r#"default = ["flex", "cpu-conv", "tensorboard", "remote"]"#));
+        assert!(manifest.contains(r#"default = ["flex", "cpu-layers", "tensorboard", "remote"]"#));
         assert!(
             manifest.contains("\ntokenizers = { version = \"0.22\", default-features = false }\n")
         );

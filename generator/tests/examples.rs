@@ -101,7 +101,7 @@ fn the_manifest_keeps_its_form_and_has_what_an_example_adds() {
     assert_eq!(changed.len(), 1, "{changed:?}");
     assert_eq!(
         changed[0].1,
-        r#"default = ["flex", "cpu-conv", "tensorboard", "download"]"#
+        r#"default = ["flex", "cpu-layers", "tensorboard", "download"]"#
     );
 }
 

@@ -8,11 +8,11 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
         pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig},
     },
-    optim::AdamConfig,
     tensor::{Device, Tensor},
 };
 
 use crate::{
+    adam::AdamConfig,
     cli::Args,
     dataset::CLASSES,
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
@@ -121,10 +121,10 @@ pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Traina
     let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
     //   Now: Adam with the step size of --learning-rate, the same throughout.
-    //   Note: any optimizer of Burn, `keras_adam::KerasAdamConfig` or `nadam::NadamConfig`, and any
-    //         schedule of `burn::optim::lr_scheduler`, which advances once an update.
+    //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `nadam::NadamConfig` will
+    //         do, and any schedule of `burn::optim::lr_scheduler`, which advances once an update.
     //   Shapes: those of the parameters.
-    let adam = AdamConfig::new().with_epsilon(1e-7).init();
+    let adam = AdamConfig::new().init();
     let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);
     Ok(Trainable { model, optimizer })
 }

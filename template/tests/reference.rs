@@ -13,7 +13,7 @@ use training::{
         merge_metric_states, metric_states, sparse_categorical_accuracy,
         sparse_top_k_categorical_accuracy,
     },
-    keras_adam::KerasAdamConfig,
+    adam::AdamConfig,
     nadam::NadamConfig,
 };
 
@@ -248,7 +248,7 @@ fn check_optimizer(init: impl Fn() -> ModuleOptimizer, part: &str, after: &str) 
 
 #[test]
 fn adam_takes_the_steps_of_keras() {
-    let init = || KerasAdamConfig::new().with_epsilon(1e-3).init();
+    let init = || AdamConfig::keras().with_epsilon(1e-3).init();
     check_optimizer(init, "adam", "after");
 }
 

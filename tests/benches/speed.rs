@@ -8,7 +8,7 @@
 //! make batches in that time; TensorFlow and PyTorch have one batch in memory. The plain loop has one
 //! replica, the system's allocator, and threads as Burn uses them; it neither clips gradients nor checks
 //! them, nor keeps metrics but the loss. It and the learner have Burn's layers, without the generated
-//! crate's feature `cpu-conv`, and matrix products without AVX-512, which Burn has switched off. The bare
+//! crate's feature `cpu-layers`, and matrix products without AVX-512, which Burn has switched off. The bare
 //! loop is the plain one with the layers, allocator and threads of the generated crate, to see what the
 //! generated loop costs.
 //!
@@ -53,7 +53,7 @@ pub fn create_model(_: &Args, device: &Device) -> Result<Model> {
 }
 
 pub fn create_optimizer() -> burn::optim::ModuleOptimizer {
-    AdamConfig::new().with_epsilon(1e-7).init()
+    burn::optim::AdamConfig::new().with_epsilon(1e-7).init()
 }
 ";
 const EXAMPLE_PARTS: &str = "

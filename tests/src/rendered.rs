@@ -126,7 +126,7 @@ impl Project {
     }
 
     /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`] and with what the optional
-    /// `cpu-conv` needs, whatever the features of the project: once for all checks.
+    /// `cpu-layers` needs, whatever the features of the project: once for all checks.
     ///
     /// # Panics
     /// As [`cargo`](Self::cargo).

@@ -16,7 +16,7 @@ pub mod distribute;
 pub mod epochs;
 pub mod globals;
 pub mod infer;
-pub mod keras_adam;
+pub mod adam;
 pub mod layers;
 pub mod loss;
 pub mod metric;

@@ -15,7 +15,7 @@ use crate::{
     cli::Args,
     dataset::{CLASSES, SIZE},
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    keras_adam::KerasAdamConfig,
+    adam::AdamConfig,
     layers::conv2d_relu_max_pool2d,
 };
 
@@ -136,6 +136,6 @@ impl Trainable {
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
     device.seed(args.seed);
     let model = Model::new(device);
-    let optimizer = ScheduledOptimizer::new(KerasAdamConfig::new().init(), args.learning_rate);
+    let optimizer = ScheduledOptimizer::new(AdamConfig::keras().init(), args.learning_rate);
     Ok(Trainable { model, optimizer })
 }

@@ -15,7 +15,7 @@ use crate::{
     cli::Args,
     dataset::CLASSES,
     distribute::{Dropout, FlatGradients, ScheduledOptimizer, Stage},
-    keras_adam::KerasAdamConfig,
+    adam::AdamConfig,
     layers::conv2d_relu_max_pool2d,
 };
 
@@ -117,7 +117,7 @@ pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Traina
     device.seed(args.seed);
     let model = Model::new(args.dropout, device);
     // Keras's defaults, with the step size of --learning-rate throughout.
-    let adam = KerasAdamConfig::new().init();
+    let adam = AdamConfig::keras().init();
     let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);
     Ok(Trainable { model, optimizer })
 }

@@ -8,7 +8,7 @@ use burn::{
 };
 use clap::ValueEnum;
 
-use crate::cli::Args;
+use crate::{cli::Args, layers::linear};
 
 /// In what matrix products are computed. Parameters, the optimizer and what adds up many numbers,
 /// such as norms, softmax and the loss, stay in float32.
@@ -90,7 +90,7 @@ impl Compute {
     /// From `[batch, time, in]` to `[batch, time, out]`, in the type of matrix products.
     pub fn linear(&self, layer: &Linear, x: Tensor<3>) -> Tensor<3> {
         let layer = self.layer_in(layer, self.matmul);
-        layer.forward(x.cast(self.matmul))
+        linear(&layer, x.cast(self.matmul))
     }
 
     /// The product of `[.., n, k]` and `[.., k, m]`, in the type of matrix products.

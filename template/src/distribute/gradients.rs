@@ -6,9 +6,14 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Tensor, TensorData, Transaction},
 };
+use pulp::Arch;
+use rayon::prelude::*;
 
-/// Values in a bucket, unless a single parameter has more: 4 MiB of them.
-const BUCKET_LEN: usize = 1 << 20;
+/// Values that small parameters have in a bucket together; a parameter of as many has its own, which
+/// is the memory of its tensor where the device is the CPU.
+const BUCKET_LEN: usize = 1 << 16;
+/// Values whose squares are summed at once, whatever the threads: the sum has the same bits.
+const PIECE: usize = 1 << 14;
 
 /// What to do where the sum of the gradients over replicas is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +49,16 @@ impl Gradients {
     }
 }
 
-/// The gradients of a model, one after the other in a few flat buckets.
+/// The gradients of a model in flat buckets.
 ///
-/// The order is that of the model's fields, equal on all replicas. A parameter without a gradient,
-/// as on a replica without examples, has zeros.
+/// The buckets are those of the model's fields, equal on all replicas. A parameter without a
+/// gradient, as on a replica without examples, has zeros.
 #[derive(Clone)]
 pub struct FlatGradients {
     buckets: Vec<Vec<f32>>,
     parameters: Vec<Parameter>,
+    /// The Euclidean norm over all values, from when it is asked for until they change.
+    norm: Option<f64>,
 }
 
 #[derive(Clone)]
@@ -74,9 +81,11 @@ impl FlatGradients {
         let flat = FlatGradients {
             buckets: Vec::new(),
             parameters: Vec::new(),
+            norm: None,
         };
         let mut flatten = Flatten {
             flat,
+            small: None,
             gradients,
             path: Vec::new(),
             reads: Vec::new(),
@@ -104,13 +113,14 @@ impl FlatGradients {
         Ok(flat)
     }
 
-    /// All values in order.
+    /// All values, one bucket after the other.
     pub fn values(&self) -> impl Iterator<Item = f32> {
         self.buckets.iter().flatten().copied()
     }
 
     /// The buckets, to be reduced over replicas.
     pub fn buckets_mut(&mut self) -> &mut [Vec<f32>] {
+        self.norm = None;
         &mut self.buckets
     }
 
@@ -125,7 +135,7 @@ impl FlatGradients {
         match policy {
             NonFinite::Skip => Ok(false),
             NonFinite::Zero => {
-                let values = self.buckets.iter_mut().flatten();
+                let values = self.buckets_mut().iter_mut().flatten();
                 values
                     .filter(|value| !value.is_finite())
                     .for_each(|value| *value = 0.0);
@@ -149,13 +159,13 @@ impl FlatGradients {
     }
 
     /// The Euclidean norm over all parameters.
-    pub fn global_norm(&self) -> f64 {
-        let squares = self
-            .buckets
-            .iter()
-            .flatten()
-            .map(|value| f64::from(*value).powi(2));
-        squares.sum::<f64>().sqrt()
+    pub fn global_norm(&mut self) -> f64 {
+        *self.norm.get_or_insert_with(|| {
+            let pieces = self.buckets.iter().flat_map(|bucket| bucket.chunks(PIECE));
+            let pieces: Vec<&[f32]> = pieces.collect();
+            let squares: Vec<f64> = pieces.into_par_iter().map(sum_of_squares).collect();
+            squares.into_iter().sum::<f64>().sqrt()
+        })
     }
 
     /// Scales all gradients down so that their global norm is at most `max_norm`.
@@ -165,18 +175,18 @@ impl FlatGradients {
         let norm = self.global_norm();
         if norm > max_norm {
             let scale = (max_norm / norm) as f32;
-            self.buckets
-                .iter_mut()
-                .flatten()
-                .for_each(|value| *value *= scale);
+            for bucket in self.buckets_mut() {
+                bucket.iter_mut().for_each(|value| *value *= scale);
+            }
         }
     }
 
     /// Adds the gradients of another batch of the same model.
     pub fn accumulate(&mut self, other: &FlatGradients) {
-        let others = other.buckets.iter().flatten();
-        let sums = self.buckets.iter_mut().flatten();
-        sums.zip(others).for_each(|(sum, value)| *sum += value);
+        for (sums, values) in self.buckets_mut().iter_mut().zip(&other.buckets) {
+            let sums = sums.iter_mut().zip(values);
+            sums.for_each(|(sum, value)| *sum += value);
+        }
     }
 
     /// Leaves parameters out of the update for whose path `is_trainable` says no: their values
@@ -214,8 +224,25 @@ impl FlatGradients {
     }
 }
 
+/// In parts that vector instructions sum at once, always the same ones.
+fn sum_of_squares(values: &[f32]) -> f64 {
+    Arch::new().dispatch(|| {
+        let square = |value: &f32| f64::from(*value) * f64::from(*value);
+        let (whole, rest) = values.as_chunks::<16>();
+        let mut sums = [0.0; 16];
+        for values in whole {
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += square(value);
+            }
+        }
+        sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
+    })
+}
+
 struct Flatten {
     flat: FlatGradients,
+    /// The bucket for small parameters that was begun last.
+    small: Option<usize>,
     gradients: Gradients,
     path: Vec<String>,
     /// What is read of each device, and for which parameters.
@@ -229,14 +256,25 @@ struct Read {
 }
 
 impl Flatten {
-    /// The bucket with room for `len` more values.
-    fn bucket(&mut self, len: usize) -> usize {
+    /// The bucket for a parameter of `len` values, and where in it.
+    fn place(&mut self, len: usize) -> (usize, Range<usize>) {
         let buckets = &mut self.flat.buckets;
-        match buckets.last() {
-            Some(last) if last.len() + len <= BUCKET_LEN => {}
-            _ => buckets.push(Vec::with_capacity(len)),
+        if len >= BUCKET_LEN {
+            // Filled by the gradient itself, which is read later.
+            buckets.push(Vec::new());
+            return (buckets.len() - 1, 0..len);
         }
-        buckets.len() - 1
+        let begun = self
+            .small
+            .filter(|small| buckets[*small].len() + len <= BUCKET_LEN);
+        let small = begun.unwrap_or_else(|| {
+            buckets.push(Vec::new());
+            buckets.len() - 1
+        });
+        self.small = Some(small);
+        let start = buckets[small].len();
+        buckets[small].resize(start + len, 0.0);
+        (small, start..start + len)
     }
 
     fn read_later<const D: usize>(&mut self, gradient: Tensor<D>, parameter: usize) {
@@ -260,13 +298,19 @@ impl Flatten {
             let all = all.context("cannot read the gradients")?;
             for (parameter, data) in read.parameters.into_iter().zip(all) {
                 let parameter = &self.flat.parameters[parameter];
-                let values = &mut self.flat.buckets[parameter.bucket][parameter.values.clone()];
-                let data = data.convert::<f32>();
-                match data.as_slice::<f32>() {
-                    Ok(gradient) => values.copy_from_slice(gradient),
-                    Err(_) => bail!("the gradient of `{}` cannot be read", parameter.path),
+                let gradient = data.convert::<f32>().try_into_vec::<f32>();
+                let gradient = gradient
+                    .with_context(|| format!("cannot read the gradient of `{}`", parameter.path))?;
+                let bucket = &mut self.flat.buckets[parameter.bucket];
+                match bucket.is_empty() {
+                    true => *bucket = gradient,
+                    false => bucket[parameter.values.clone()].copy_from_slice(&gradient),
                 }
             }
+        }
+        for parameter in &self.flat.parameters {
+            let bucket = &mut self.flat.buckets[parameter.bucket];
+            bucket.resize(bucket.len().max(parameter.values.end), 0.0);
         }
         Ok(self.flat)
     }
@@ -286,10 +330,7 @@ impl ModuleVisitor for Flatten {
             return;
         }
         let len = param.lazy_shape().num_elements();
-        let bucket = self.bucket(len);
-        let values = &mut self.flat.buckets[bucket];
-        let end = values.len() + len;
-        values.resize(end, 0.0);
+        let (bucket, values) = self.place(len);
         if let Some(gradient) = self.gradients.remove::<D>(param.id) {
             self.read_later(gradient, self.flat.parameters.len());
         }
@@ -297,7 +338,7 @@ impl ModuleVisitor for Flatten {
             path: self.path.join("."),
             id: param.id,
             bucket,
-            values: end - len..end,
+            values,
             trains: true,
         });
     }
@@ -321,6 +362,8 @@ impl ModuleVisitor for Unflatten<'_> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Int;
+
     use super::*;
 
     #[derive(Module, Debug)]
@@ -408,6 +451,35 @@ mod tests {
             listed(&flat),
             [("used", vec![1.0, 1.0]), ("unused", vec![25.0, 36.0])]
         );
+    }
+
+    #[test]
+    fn large_parameters_have_buckets_of_their_own() {
+        let device = Device::flex().autodiff();
+        let param = |len: usize| {
+            let values = Tensor::<1, Int>::arange(0..len as i64, &device).float();
+            Param::from_tensor(values / len as f64)
+        };
+        let large = BUCKET_LEN + 3;
+        let model = vec![param(2), param(large), param(3), param(large)];
+        let loss = (model[1].val().square() / 2.0).sum() + model[2].val().sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        let mut flat = FlatGradients::new(&model, Gradients::new().with(gradients)).unwrap();
+        let lens: Vec<usize> = flat.buckets_mut().iter().map(Vec::len).collect();
+        assert_eq!(lens, [5, large, large]);
+        let expected: Vec<f32> = model[1].val().into_data().iter().collect();
+        let listed = listed(&flat);
+        let values: Vec<&[f32]> = listed.iter().map(|(_, values)| values.as_slice()).collect();
+        assert_eq!(
+            values,
+            [&[0.0; 2], &expected[..], &[1.0; 3], &vec![0.0; large][..]]
+        );
+        let squares = expected.iter().map(|value| f64::from(*value).powi(2));
+        let norm = (squares.sum::<f64>() + 3.0).sqrt();
+        assert!((flat.global_norm() / norm - 1.0).abs() < 1e-12);
+        let all: Vec<f32> = flat.values().collect();
+        let again = FlatGradients::from_values(&model, &all).unwrap();
+        assert!(again.iter().eq(flat.iter()));
     }
 
     #[test]

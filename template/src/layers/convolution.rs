@@ -1,26 +1,18 @@
-//! [`super::conv2d`] on Burn's CPU backend: batches cut into pieces for all threads, and the backward
-//! pass, by Burn's interface for operations of one's own.
-//!
-//! Source: the Burn Book, "Custom operations".
+//! [`super::conv2d`] on Burn's CPU backend: batches cut into pieces for all threads.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use burn::{
-    backend::{
-        Autodiff, Flex,
-        autodiff::{
-            checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
-            grads::Gradients as Recorded,
-            ops::{Backward, Ops, OpsKind},
-        },
-        flex::FlexTensor,
-    },
+    backend::flex::FlexTensor,
     nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d},
-    tensor::{DType, GradientCheckpointingStrategy, Tensor, TensorData},
+    tensor::Tensor,
 };
 use rayon::prelude::*;
 
-use super::unfolded::{Convolution, Gradients};
+use super::{
+    operation::{self, Operation, tensor},
+    unfolded::{Buffers, Convolution, Gradients},
+};
 
 /// Parts of a batch that sum gradients on their own. It is the same on any number of threads, so sums
 /// have the same order.
@@ -45,31 +37,7 @@ pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> 
         Some(bias) => bias.val(),
         None => Tensor::zeros([convolution.outputs], &x.device()),
     };
-    if [x.dtype(), weight.dtype(), bias.dtype()] != [DType::F32; 3] {
-        return None;
-    }
-    if let Some(checkpointing) = x.device().gradient_checkpointing_strategy() {
-        if checkpointing != GradientCheckpointingStrategy::Disabled {
-            return None;
-        }
-        let x = x.clone().try_into_primitive::<Autodiff<Flex>>().ok()?;
-        let weight = weight.try_into_primitive::<Autodiff<Flex>>().ok()?;
-        let bias = bias.try_into_primitive::<Autodiff<Flex>>().ok()?;
-        let nodes = [x.node(), weight.node(), bias.node()];
-        let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.into_primitive());
-        let (output, chosen) = forward(&convolution, &x, &weight, &bias);
-        let prepared = convolution.prepare::<NoCheckpointing>(nodes);
-        let output = match prepared.compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish((x, weight, chosen), output),
-            OpsKind::UnTracked(prepared) => prepared.finish(output),
-        };
-        return Some(Tensor::from_primitive::<Autodiff<Flex>>(output));
-    }
-    let x = x.clone().try_into_primitive::<Flex>().ok()?;
-    let weight = weight.try_into_primitive::<Flex>().ok()?;
-    let bias = bias.try_into_primitive::<Flex>().ok()?;
-    let (output, _) = forward(&convolution, &x, &weight, &bias);
-    Some(Tensor::from_primitive::<Flex>(output))
+    operation::on_cpu(convolution, x, weight, bias)
 }
 
 fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
@@ -102,142 +70,124 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
     is_ours.then_some(convolution)
 }
 
-/// The output, and with pooling which value of each window was the largest.
-fn forward(
-    convolution: &Convolution,
-    x: &FlexTensor,
-    weight: &FlexTensor,
-    bias: &FlexTensor,
-) -> (FlexTensor, Arc<Vec<u8>>) {
-    let [x, weight, bias] = [x, weight, bias].map(FlexTensor::to_contiguous);
-    let parameters = [weight.storage::<f32>(), bias.storage()];
-    let images = x.storage::<f32>();
-    let batch = images.len() / convolution.image_values();
-    let (group, values) = (convolution.group(), convolution.output_values());
-    let mut output = vec![0.0; batch * values];
-    let mut chosen = vec![
-        0;
-        if convolution.pooled {
-            batch * values
-        } else {
-            0
-        }
-    ];
-    // Without pooling there is nothing to cut.
-    let mut pieces: Vec<&mut [u8]> = chosen.chunks_mut(group * values).collect();
-    pieces.resize_with(batch.div_ceil(group), Default::default);
-    output
-        .par_chunks_mut(group * values)
-        .zip(images.par_chunks(group * convolution.image_values()))
-        .zip(pieces)
-        .for_each_init(
-            || convolution.buffers(),
-            |buffers, ((output, images), chosen)| {
-                convolution.forward(images, parameters, buffers, output, chosen);
+impl Operation for Convolution {
+    /// With pooling, which value of each window was the largest.
+    type Kept = Arc<Vec<u8>>;
+
+    fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
+        let parameters = [weight.storage::<f32>(), bias.storage()];
+        let images = x.storage::<f32>();
+        let batch = images.len() / self.image_values();
+        let (group, values) = (self.group(), self.output_values());
+        let mut output = vec![0.0; batch * values];
+        let mut chosen = vec![0; if self.pooled { batch * values } else { 0 }];
+        // Without pooling there is nothing to cut.
+        let mut pieces: Vec<&mut [u8]> = chosen.chunks_mut(group * values).collect();
+        pieces.resize_with(batch.div_ceil(group), Default::default);
+        output
+            .par_chunks_mut(group * values)
+            .zip(images.par_chunks(group * self.image_values()))
+            .zip(pieces)
+            .for_each_init(
+                || self.buffers(),
+                |buffers, ((output, images), chosen)| {
+                    self.forward_group(images, parameters, buffers, output, chosen);
+                },
+            );
+        let [rows, columns] = self.output();
+        let output = tensor(output, [batch, self.outputs, rows, columns]);
+        (output, Arc::new(chosen))
+    }
+
+    fn backward(
+        &self,
+        (x, weight, chosen): (&FlexTensor, &FlexTensor, &Self::Kept),
+        gradient: &FlexTensor,
+        [of_images, of_weight, _]: [bool; 3],
+    ) -> [Option<FlexTensor>; 3] {
+        let images = x.storage::<f32>();
+        let image_values = self.image_values();
+        let batch = images.len() / image_values;
+        let part = batch.div_ceil(PARTS);
+        let mut image_gradient = vec![0.0; if of_images { images.len() } else { 0 }];
+        let mut pieces: Vec<&mut [f32]> = image_gradient.chunks_mut(part * image_values).collect();
+        pieces.resize_with(batch.div_ceil(part), Default::default);
+        let inputs = Inputs {
+            images,
+            weight: weight.storage(),
+            gradient: gradient.storage(),
+            chosen,
+        };
+        let weights = if of_weight { inputs.weight.len() } else { 0 };
+        let sums = pieces.into_par_iter().enumerate().map_init(
+            || self.buffers(),
+            |buffers, (number, image_gradient)| {
+                let mut sums = Gradients {
+                    weight: vec![0.0; weights],
+                    bias: vec![0.0; self.outputs],
+                };
+                let part = number * part..batch.min((number + 1) * part);
+                self.backward_part(part, &inputs, buffers, &mut sums, image_gradient);
+                sums
             },
         );
-    let [rows, columns] = convolution.output();
-    let output = tensor(output, [batch, convolution.outputs, rows, columns]);
-    (output, Arc::new(chosen))
+        let sum = sums
+            .collect::<Vec<_>>()
+            .into_iter()
+            .reduce(|mut sum, part| {
+                add(&mut sum.weight, &part.weight);
+                add(&mut sum.bias, &part.bias);
+                sum
+            });
+        let sum = sum.expect("a batch has images");
+        [
+            of_images.then(|| tensor(image_gradient, x.layout().shape().clone())),
+            of_weight.then(|| tensor(sum.weight, weight.layout().shape().clone())),
+            Some(tensor(sum.bias, [self.outputs])),
+        ]
+    }
 }
 
-fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> FlexTensor {
-    FlexTensor::from_data(TensorData::new(values, shape))
+/// What the backward pass reads.
+struct Inputs<'a> {
+    images: &'a [f32],
+    weight: &'a [f32],
+    gradient: &'a [f32],
+    chosen: &'a [u8],
 }
 
-impl Backward<Flex, 3> for Convolution {
-    /// Images, weight, and what pooling chose.
-    type State = (FlexTensor, FlexTensor, Arc<Vec<u8>>);
-
-    fn backward(self, ops: Ops<Self::State, 3>, recorded: &mut Recorded, _: &mut Checkpointer) {
-        let gradient = recorded.consume::<Flex>(&ops.node);
-        let wanted = ops.parents.each_ref().map(Option::is_some);
-        let [x, weight, bias] = backward(&self, ops.state, &gradient, wanted);
-        for (node, gradient) in ops.parents.into_iter().zip([x, weight, bias]) {
-            if let Some(node) = node {
-                recorded.register::<Flex>(node.id, gradient);
-            }
+impl Convolution {
+    /// Adds to the sums what the images of a part give, group after group.
+    fn backward_part(
+        &self,
+        part: Range<usize>,
+        inputs: &Inputs,
+        buffers: &mut Buffers,
+        sums: &mut Gradients,
+        mut image_gradient: &mut [f32],
+    ) {
+        let (image_values, values) = (self.image_values(), self.output_values());
+        for start in part.clone().step_by(self.group()) {
+            let group = start..part.end.min(start + self.group());
+            let images = group.start * image_values..group.end * image_values;
+            let outputs = group.start * values..group.end * values;
+            let wanted = images.len().min(image_gradient.len());
+            let of_group;
+            (of_group, image_gradient) = image_gradient.split_at_mut(wanted);
+            let chosen = match self.pooled {
+                true => &inputs.chosen[outputs.clone()],
+                false => &[],
+            };
+            self.backward_group(
+                &inputs.images[images],
+                inputs.weight,
+                (&inputs.gradient[outputs], chosen),
+                buffers,
+                sums,
+                of_group,
+            );
         }
     }
-}
-
-/// The gradients of images, weight and bias; those of images and weight are empty where not wanted.
-fn backward(
-    convolution: &Convolution,
-    (x, weight, chosen): (FlexTensor, FlexTensor, Arc<Vec<u8>>),
-    gradient: &FlexTensor,
-    [of_images, of_weight, _]: [bool; 3],
-) -> [FlexTensor; 3] {
-    let [x, weight, gradient] = [&x, &weight, gradient].map(FlexTensor::to_contiguous);
-    let (images, weight) = (x.storage::<f32>(), weight.storage::<f32>());
-    let gradient = gradient.storage::<f32>();
-    let (image_values, values) = (convolution.image_values(), convolution.output_values());
-    let batch = images.len() / image_values;
-    let part = batch.div_ceil(PARTS);
-    let mut image_gradient = vec![0.0; if of_images { images.len() } else { 0 }];
-    let mut pieces: Vec<&mut [f32]> = image_gradient.chunks_mut(part * image_values).collect();
-    pieces.resize_with(batch.div_ceil(part), Default::default);
-    let weights = if of_weight { weight.len() } else { 0 };
-    let zeros = || Gradients {
-        weight: vec![0.0; weights],
-        bias: vec![0.0; convolution.outputs],
-    };
-    let sums: Vec<Gradients> = pieces
-        .into_par_iter()
-        .enumerate()
-        .map(|(number, mut image_gradient)| {
-            let (mut sums, mut buffers) = (zeros(), convolution.buffers());
-            let end = batch.min((number + 1) * part);
-            for start in (number * part..end).step_by(convolution.group()) {
-                let group = start..end.min(start + convolution.group());
-                let wanted = if of_images {
-                    group.len() * image_values
-                } else {
-                    0
-                };
-                let of_group;
-                (of_group, image_gradient) = image_gradient.split_at_mut(wanted);
-                let outputs = group.start * values..group.end * values;
-                let chosen = if convolution.pooled {
-                    &chosen[outputs.clone()]
-                } else {
-                    &[]
-                };
-                convolution.backward(
-                    &images[group.start * image_values..group.end * image_values],
-                    weight,
-                    (&gradient[outputs], chosen),
-                    &mut buffers,
-                    &mut sums,
-                    of_group,
-                );
-            }
-            sums
-        })
-        .collect();
-    let mut sum = zeros();
-    for part in sums {
-        add(&mut sum.weight, &part.weight);
-        add(&mut sum.bias, &part.bias);
-    }
-    let Convolution {
-        channels,
-        image: [height, width],
-        outputs,
-        kernel: [rows, columns],
-        ..
-    } = *convolution;
-    [
-        tensor(
-            image_gradient,
-            [if of_images { batch } else { 0 }, channels, height, width],
-        ),
-        tensor(
-            sum.weight,
-            [if of_weight { outputs } else { 0 }, channels, rows, columns],
-        ),
-        tensor(sum.bias, [outputs]),
-    ]
 }
 
 fn add(sums: &mut [f32], values: &[f32]) {
@@ -251,7 +201,7 @@ mod tests {
     use burn::{
         module::Module,
         nn::{conv::Conv2dConfig, pool::MaxPool2dConfig},
-        tensor::{Device, Distribution, Tolerance, activation::relu},
+        tensor::{DType, Device, Distribution, TensorData, Tolerance, activation::relu},
     };
     use rayon::ThreadPoolBuilder;
 

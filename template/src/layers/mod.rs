@@ -1,27 +1,33 @@
 //! Layers that Burn has, computed faster on the CPU. The parameters stay in Burn's modules, so
 //! checkpoints do not change.
 
-#[cfg(feature = "cpu-conv")]
+#[cfg(feature = "cpu-layers")]
 mod convolution;
-#[cfg(feature = "cpu-conv")]
+#[cfg(feature = "cpu-layers")]
+mod linear;
+#[cfg(feature = "cpu-layers")]
+mod matrix;
+#[cfg(feature = "cpu-layers")]
+mod operation;
+#[cfg(feature = "cpu-layers")]
 mod unfolded;
 
 use burn::{
-    nn::{conv::Conv2d, pool::MaxPool2d},
+    nn::{Linear, conv::Conv2d, pool::MaxPool2d},
     tensor::{Tensor, activation::relu},
 };
 
 /// What `layer.forward(x)` gives, within rounding: from `[batch, channels, height, width]` to
 /// `[batch, outputs, ..]`.
 ///
-/// On the CPU with the feature `cpu-conv`, in `f32` and without groups, images are unfolded into
+/// On the CPU with the feature `cpu-layers`, in `f32` and without groups, images are unfolded into
 /// matrices, some at a time, and gradients come from the same matrices. Elsewhere it is Burn's, and in
 /// debug builds too, where dependencies are optimised and this crate is not.
 ///
 /// # Panics
 /// As [`Conv2d::forward`]: shapes that do not fit.
 pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(feature = "cpu-conv")]
+    #[cfg(feature = "cpu-layers")]
     if !cfg!(debug_assertions)
         && let Some(convolved) = convolution::on_cpu(layer, false, &x)
     {
@@ -38,7 +44,7 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// # Panics
 /// As [`Conv2d::forward`]: shapes that do not fit.
 pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(feature = "cpu-conv")]
+    #[cfg(feature = "cpu-layers")]
     if !cfg!(debug_assertions)
         && convolution::is_2x2(pool)
         && let Some(pooled) = convolution::on_cpu(layer, true, &x)
@@ -46,4 +52,22 @@ pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) ->
         return pooled;
     }
     pool.forward(relu(conv2d(layer, x)))
+}
+
+/// What `layer.forward(x)` gives, within rounding: from `[.., inputs]` to `[.., outputs]`.
+///
+/// On the CPU with the feature `cpu-layers`, in `f32`, the bias is where the product begins, and
+/// gradients are multiplied in the order in which the weight lies in memory. Elsewhere and in debug
+/// builds it is Burn's, as for [`conv2d`].
+///
+/// # Panics
+/// As [`Linear::forward`]: shapes that do not fit.
+pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
+    #[cfg(feature = "cpu-layers")]
+    if !cfg!(debug_assertions)
+        && let Some(product) = linear::on_cpu(layer, &x)
+    {
+        return product;
+    }
+    layer.forward(x)
 }

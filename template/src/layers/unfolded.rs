@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use pulp::Arch;
 
+use super::matrix::{Matrix, Threads, multiply};
+
 /// Values that are copied at a time: rows are read and written up to this many values further.
 const LANES: usize = 16;
 /// Values that are unfolded at a time, about: half a MiB.
@@ -149,7 +151,7 @@ impl Convolution {
 
     /// From a group of images to `output`. With pooling, `chosen` says which value of a window is the
     /// largest; without, it is empty.
-    pub fn forward(
+    pub fn forward_group(
         &self,
         images: &[f32],
         [weight, bias]: [&[f32]; 2],
@@ -169,19 +171,15 @@ impl Convolution {
             let places = self.places_of(&piece);
             Arch::new().dispatch(|| self.unfold(&piece, padded, unfolded));
             let weight = Matrix::new(weight, [outputs, taps]);
-            multiply(
-                convolved,
-                false,
-                weight,
-                Matrix::new(unfolded, [taps, places]),
-            );
+            let images = Matrix::new(unfolded, [taps, places]);
+            multiply(convolved, false, weight, images, Threads::This);
             Arch::new().dispatch(|| self.finish(&piece, convolved, bias, output, chosen));
         }
     }
 
     /// From the gradient of a group's output to those of the parameters, and of the images where
     /// `image_gradient` is not empty.
-    pub fn backward(
+    pub fn backward_group(
         &self,
         images: &[f32],
         weight: &[f32],
@@ -197,8 +195,12 @@ impl Convolution {
             convolved,
         } = buffers;
         let (outputs, taps) = (self.outputs, self.taps());
-        self.pad(images, padded);
-        folded.fill(0.0);
+        if !gradients.weight.is_empty() {
+            self.pad(images, padded);
+        }
+        if !image_gradient.is_empty() {
+            folded.fill(0.0);
+        }
         for piece in self.pieces(images.len() / self.image_values()) {
             let places = self.places_of(&piece);
             Arch::new().dispatch(|| self.spread(&piece, gradient, chosen, convolved));
@@ -209,15 +211,23 @@ impl Convolution {
             if !gradients.weight.is_empty() {
                 Arch::new().dispatch(|| self.unfold(&piece, padded, unfolded));
                 let unfolded = Matrix::new(unfolded, [taps, places]).transposed();
-                multiply(&mut gradients.weight, true, convolved, unfolded);
+                multiply(
+                    &mut gradients.weight,
+                    true,
+                    convolved,
+                    unfolded,
+                    Threads::This,
+                );
             }
             if !image_gradient.is_empty() {
                 let weight = Matrix::new(weight, [outputs, taps]).transposed();
-                multiply(unfolded, false, weight, convolved);
+                multiply(unfolded, false, weight, convolved, Threads::This);
                 Arch::new().dispatch(|| self.fold(&piece, unfolded, folded));
             }
         }
-        self.crop(folded, image_gradient);
+        if !image_gradient.is_empty() {
+            self.crop(folded, image_gradient);
+        }
     }
 
     /// Calls with where each row of an image begins, and where it begins in a padded one.
@@ -425,66 +435,4 @@ fn total(values: &[f32]) -> f32 {
             .for_each(|(sum, value)| *sum += value);
     }
     sums.iter().chain(rest).sum()
-}
-
-/// A matrix in the first values of a slice, row after row, or transposed.
-#[derive(Clone, Copy)]
-struct Matrix<'a> {
-    values: &'a [f32],
-    size: [usize; 2],
-    /// From one row to the next, and from one column to the next.
-    strides: [usize; 2],
-}
-
-impl<'a> Matrix<'a> {
-    fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
-        let values = &values[..rows * columns];
-        Matrix {
-            values,
-            size: [rows, columns],
-            strides: [columns, 1],
-        }
-    }
-
-    fn transposed(self) -> Self {
-        let ([rows, columns], [row, column]) = (self.size, self.strides);
-        Matrix {
-            values: self.values,
-            size: [columns, rows],
-            strides: [column, row],
-        }
-    }
-}
-
-/// `product = left * right`, or `product += left * right`, row after row.
-fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix) {
-    let ([rows, inner], [inner_too, columns]) = (left.size, right.size);
-    assert_eq!(inner, inner_too);
-    let product = &mut product[..rows * columns];
-    let [left_strides, right_strides] = [&left, &right].map(|it| it.strides.map(|n| n as isize));
-    // SAFETY: sizes and strides stay within the slices, as `Matrix::new` and the line above cut them so;
-    // `product` is borrowed by nothing else.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            product.as_mut_ptr(),
-            1,
-            columns as isize,
-            add,
-            left.values.as_ptr(),
-            left_strides[1],
-            left_strides[0],
-            right.values.as_ptr(),
-            right_strides[1],
-            right_strides[0],
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
 }

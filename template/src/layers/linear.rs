@@ -1,0 +1,254 @@
+//! [`super::linear`] on Burn's CPU backend.
+
+use burn::{backend::flex::FlexTensor, nn::Linear, tensor::Tensor};
+use rayon::prelude::*;
+
+use super::{
+    matrix::{Matrix, Threads, multiply},
+    operation::{self, Operation, tensor},
+};
+
+/// Rows and columns that are transposed at a time.
+const TILE: usize = 16;
+
+/// The layer on `x`, or none where it is not for this module: on another device, in another type, or
+/// with sizes that do not fit, of which Burn's layer says what is wrong.
+pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
+    let weight = layer.weight.val();
+    let [inputs, outputs] = weight.dims();
+    let dims = x.dims();
+    if dims.last() != Some(&inputs) || dims.contains(&0) || outputs == 0 {
+        return None;
+    }
+    let bias = match &layer.bias {
+        Some(bias) => bias.val(),
+        None => Tensor::zeros([outputs], &x.device()),
+    };
+    operation::on_cpu(Product { inputs, outputs }, x, weight, bias)
+}
+
+/// `x * weight + bias`, from `[.., inputs]` to `[.., outputs]`.
+#[derive(Clone, Copy, Debug)]
+struct Product {
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Operation for Product {
+    type Kept = ();
+
+    fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, ()) {
+        let Product { inputs, outputs } = *self;
+        let values = x.storage::<f32>();
+        let rows = values.len() / inputs;
+        let mut output = bias.storage::<f32>().repeat(rows); // [rows, outputs]
+        let left = Matrix::new(values, [rows, inputs]);
+        let right = Matrix::new(weight.storage(), [inputs, outputs]);
+        multiply(&mut output, true, left, right, Threads::All);
+        (rows_of(x, output, outputs), ())
+    }
+
+    fn backward(
+        &self,
+        (x, weight, ()): (&FlexTensor, &FlexTensor, &()),
+        gradient: &FlexTensor,
+        [of_x, of_weight, of_bias]: [bool; 3],
+    ) -> [Option<FlexTensor>; 3] {
+        let Product { inputs, outputs } = *self;
+        let values = gradient.storage::<f32>();
+        let rows = values.len() / outputs;
+        let gradient = Matrix::new(values, [rows, outputs]);
+        let of_x = of_x.then(|| {
+            let weight = Matrix::new(weight.storage(), [inputs, outputs]);
+            rows_of(x, x_gradient(gradient, weight), inputs)
+        });
+        let of_weight = of_weight.then(|| {
+            let x = Matrix::new(x.storage(), [rows, inputs]).transposed();
+            let mut sums = vec![0.0; inputs * outputs];
+            multiply(&mut sums, false, x, gradient, Threads::All);
+            tensor(sums, [inputs, outputs])
+        });
+        let of_bias = of_bias.then(|| tensor(sum_of_rows(values, outputs), [outputs]));
+        [of_x, of_weight, of_bias]
+    }
+}
+
+/// A tensor of the shape of `like`, but with rows of `columns` values.
+fn rows_of(like: &FlexTensor, values: Vec<f32>, columns: usize) -> FlexTensor {
+    let mut dims: Vec<usize> = like.layout().shape().iter().copied().collect();
+    if let Some(last) = dims.last_mut() {
+        *last = columns;
+    }
+    tensor(values, dims)
+}
+
+/// `gradient * transposed weight`, `[rows, inputs]`, from `[rows, outputs]` and `[inputs, outputs]`.
+fn x_gradient(gradient: Matrix, weight: Matrix) -> Vec<f32> {
+    let ([rows, outputs], [inputs, _]) = (gradient.size(), weight.size());
+    let mut product = vec![0.0; rows * inputs];
+    if rows >= outputs {
+        multiply(
+            &mut product,
+            false,
+            gradient,
+            weight.transposed(),
+            Threads::All,
+        );
+        return product;
+    }
+    // The library packs what it multiplies, and takes as long to pack a large transposed weight as to
+    // multiply with it. The product transposed needs the weight as it is.
+    multiply(
+        &mut product,
+        false,
+        weight,
+        gradient.transposed(),
+        Threads::All,
+    );
+    transposed(&product, [inputs, rows])
+}
+
+/// From `[rows, columns]` to `[columns, rows]`.
+fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
+    let mut result = vec![0.0; values.len()];
+    let lines = result
+        .par_chunks_mut(TILE * rows)
+        .zip((0..columns).into_par_iter().step_by(TILE));
+    lines.for_each(|(lines, column)| {
+        for row in (0..rows).step_by(TILE) {
+            let end = rows.min(row + TILE);
+            for (line, column) in lines.chunks_exact_mut(rows).zip(column..) {
+                let column = values[row * columns + column..].iter().step_by(columns);
+                line[row..end]
+                    .iter_mut()
+                    .zip(column)
+                    .for_each(|(to, from)| *to = *from);
+            }
+        }
+    });
+    result
+}
+
+/// `[columns]` from `[rows, columns]`.
+fn sum_of_rows(values: &[f32], columns: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; columns];
+    for row in values.chunks_exact(columns) {
+        sums.iter_mut()
+            .zip(row)
+            .for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::{
+        module::Module,
+        nn::LinearConfig,
+        tensor::{Device, Distribution, TensorData, Tolerance},
+    };
+    use rayon::ThreadPoolBuilder;
+
+    use super::*;
+
+    type Layer<'a> = &'a dyn Fn(&Linear, Tensor<3>) -> Tensor<3>;
+
+    fn device() -> Device {
+        let device = Device::flex().autodiff();
+        device.seed(1);
+        device
+    }
+
+    fn own(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
+        on_cpu(layer, &x).expect("a layer for this module")
+    }
+
+    /// The output, and the gradients of input, weight and bias, if it has one, where the gradient of
+    /// the output differs from place to place.
+    fn results(linear: &Linear, x: &Tensor<3>, layer: Layer) -> Vec<TensorData> {
+        let x = x.clone().detach().require_grad();
+        let output = layer(linear, x.clone());
+        let gradients = (output.clone() * output.clone().sin()).sum().backward();
+        let bias = linear.bias.as_ref().map(|bias| bias.grad(&gradients));
+        let mut all = vec![output.into_data(), x.grad(&gradients).unwrap().into_data()];
+        all.push(linear.weight.grad(&gradients).unwrap().into_data());
+        all.extend(bias.map(|bias| bias.unwrap().into_data()));
+        all
+    }
+
+    /// Layers, and inputs with more rows than the layer has outputs, and with fewer.
+    fn cases() -> Vec<(LinearConfig, [usize; 3])> {
+        vec![
+            (LinearConfig::new(5, 7), [2, 3, 5]),
+            (LinearConfig::new(33, 70), [1, 37, 33]),
+            (LinearConfig::new(3, 2).with_bias(false), [4, 5, 3]),
+            (LinearConfig::new(784, 257), [1, 128, 784]),
+            (LinearConfig::new(1, 1), [1, 1, 1]),
+        ]
+    }
+
+    fn random(shape: [usize; 3], device: &Device) -> Tensor<3> {
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
+    }
+
+    #[test]
+    fn outputs_and_gradients_are_those_of_burn() {
+        let device = device();
+        for (config, shape) in cases() {
+            let (linear, x) = (config.init(&device), random(shape, &device));
+            let ours = results(&linear, &x, &own);
+            let theirs = results(&linear, &x, &|linear, x| linear.forward(x));
+            assert_eq!(ours.len(), theirs.len());
+            for (ours, theirs) in ours.iter().zip(&theirs) {
+                ours.assert_approx_eq::<f32>(theirs, Tolerance::rel_abs(1e-4, 1e-4));
+            }
+            let plain = linear.clone().valid();
+            let output = own(&plain, x.clone().inner()).into_data();
+            output.assert_eq(&ours[0], true);
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit() {
+        let device = device();
+        let (linear, x) = (
+            LinearConfig::new(784, 257).init(&device),
+            random([1, 128, 784], &device),
+        );
+        let with = |threads| {
+            let pool = ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .unwrap();
+            pool.install(|| results(&linear, &x, &own))
+        };
+        let one = with(1);
+        for threads in [2, 3, 7] {
+            for (one, other) in one.iter().zip(with(threads)) {
+                other.assert_eq(one, true);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frozen_layer_passes_gradients_on() {
+        let device = device();
+        let linear = LinearConfig::new(5, 7).init(&device).no_grad();
+        let x = random([1, 2, 5], &device).require_grad();
+        let gradient = |layer: Layer| {
+            let gradients = layer(&linear, x.clone()).sum().backward();
+            assert!(linear.weight.grad(&gradients).is_none());
+            x.grad(&gradients).unwrap().into_data()
+        };
+        let theirs = gradient(&|linear, x| linear.forward(x));
+        gradient(&own).assert_approx_eq::<f32>(&theirs, Tolerance::default());
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_left_to_burn() {
+        let device = device();
+        let linear = LinearConfig::new(5, 7).init(&device);
+        assert!(on_cpu(&linear, &random([1, 2, 4], &device)).is_none());
+        assert!(on_cpu(&linear, &random([1, 0, 5], &device)).is_none());
+    }
+}
