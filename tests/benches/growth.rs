@@ -62,15 +62,13 @@ impl Measure {
             at: *at as f64,
             runs,
         });
-        let measure = Measure {
+        Measure {
             name,
             title,
             along,
             unit,
             points: points.collect(),
-        };
-        measure.print();
-        measure
+        }
     }
 
     fn print(&self) {
@@ -81,7 +79,7 @@ impl Measure {
         for point in &self.points {
             let (least, most) = (point.runs[0], point.runs[point.runs.len() - 1]);
             println!(
-                "{:>10} {:<28} {:>10.1}  ({least:.1} to {most:.1})",
+                "{:>10.1} {:<28} {:>10.1}  ({least:.1} to {most:.1})",
                 point.at,
                 self.along,
                 point.median()
@@ -141,6 +139,7 @@ impl Crate {
 fn main() {
     let mut results = convolutional(&Crate::with("cnn"));
     results.extend(dense(&Crate::with("dense")));
+    results.iter().for_each(Measure::print);
     let target = repository().join("target");
     let report: Vec<_> = results.iter().map(Measure::json).collect();
     let report = serde_json::to_string_pretty(&report).expect("JSON");
@@ -271,10 +270,11 @@ fn draw(results: &[Measure], path: &Path) {
     area.present().expect("a chart");
 }
 
-/// Medians as a line, and all runs as points.
+/// Medians as a line, and all runs as points. What grows does so by about the same factor from one value
+/// to the next, so they stand at equal distances.
 fn draw_measure(result: &Measure, place: &DrawingArea<SVGBackend, Shift>) {
     let color = RGBColor(37, 99, 235);
-    let (first, last) = (&result.points[0], &result.points[result.points.len() - 1]);
+    let last = result.points.len() - 1;
     let runs = || result.points.iter().flat_map(|point| &point.runs);
     let most = runs().copied().fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(place)
@@ -282,23 +282,30 @@ fn draw_measure(result: &Measure, place: &DrawingArea<SVGBackend, Shift>) {
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(64)
-        .build_cartesian_2d((first.at..last.at).log_scale(), 0.0..most * 1.1)
+        .build_cartesian_2d(-0.2..last as f64 + 0.2, 0.0..most * 1.1)
         .expect("a chart");
     chart
         .configure_mesh()
         .x_desc(result.along)
         .y_desc(result.unit)
-        .x_labels(5)
+        .x_labels(last + 1)
+        .x_label_formatter(&|place| {
+            let point = (place.fract() == 0.0).then(|| result.points.get(*place as usize));
+            point
+                .flatten()
+                .map_or_else(String::new, |point| format!("{:.0}", point.at))
+        })
         .y_labels(5)
+        .y_label_formatter(&|value| format!("{value:.0}"))
         .light_line_style(TRANSPARENT)
         .draw()
         .expect("a chart");
-    let medians = result.points.iter().map(|point| (point.at, point.median()));
+    let points = || (0..).map(f64::from).zip(&result.points);
+    let medians = points().map(|(place, point)| (place, point.median()));
     chart
         .draw_series(LineSeries::new(medians, color.stroke_width(2)))
         .expect("a line");
-    let all = result.points.iter();
-    let all = all.flat_map(|point| point.runs.iter().map(|run| (point.at, *run)));
+    let all = points().flat_map(|(place, point)| point.runs.iter().map(move |run| (place, *run)));
     chart
         .draw_series(all.map(|place| Circle::new(place, 2, color.filled())))
         .expect("points");

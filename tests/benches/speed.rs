@@ -12,7 +12,8 @@
 //! loop is the plain one with the layers, allocator and threads of the generated crate, to see what the
 //! generated loop costs.
 //!
-//! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`.
+//! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`, in which networks that
+//! were not measured now are as they were measured before.
 
 use std::{
     fs,
@@ -92,7 +93,7 @@ const BARE: &str = "bare loop";
 const MIRRORED: &str = "TensorFlow MirroredStrategy, 2 replicas";
 const DDP: &str = "PyTorch DDP, 2 processes";
 
-const NETWORKS: [Network; 4] = [
+static NETWORKS: [Network; 4] = [
     Network {
         name: "digits",
         title: "CNN of the template, 32 images of 8x8 in a batch",
@@ -147,19 +148,46 @@ fn main() {
     let is_chosen =
         |network: &&Network| chosen.is_empty() || chosen.iter().any(|name| name == network.name);
     let peers = Peers::prepare();
-    let results: Vec<_> = NETWORKS
-        .iter()
-        .filter(is_chosen)
-        .map(|network| measure(network, &peers))
-        .collect();
-    let names = NETWORKS.map(|network| network.name).join(", ");
-    assert!(!results.is_empty(), "networks: {names}; not {chosen:?}");
-    let target = repository().join("target");
-    let report: Vec<_> = results.iter().map(Comparison::json).collect();
-    let report = serde_json::to_string_pretty(&report).expect("JSON");
-    fs::write(target.join("speed.json"), report + "\n").expect("a file");
-    draw(&results, &target.join("speed.svg"));
+    let networks: Vec<_> = NETWORKS.iter().filter(is_chosen).collect();
+    let names = NETWORKS.each_ref().map(|network| network.name).join(", ");
+    assert!(!networks.is_empty(), "networks: {names}; not {chosen:?}");
+    let path = repository().join("target/speed.json");
+    let mut results = measured_before(&path).unwrap_or_default();
+    for network in networks {
+        let result = measure(network, &peers);
+        results.retain(|earlier| earlier.network.name != network.name);
+        results.push(result);
+        results.sort_by_key(|result| place(result.network.name));
+        let report: Vec<_> = results.iter().map(Comparison::json).collect();
+        let report = serde_json::to_string_pretty(&report).expect("JSON");
+        fs::write(&path, report + "\n").expect("a file");
+        draw(&results, &path.with_extension("svg"));
+    }
     println!("\nwritten: target/speed.json and target/speed.svg");
+}
+
+fn place(network: &str) -> Option<usize> {
+    NETWORKS.iter().position(|other| other.name == network)
+}
+
+/// What the file has of the networks that there are.
+fn measured_before(path: &Path) -> Option<Vec<Comparison>> {
+    let report: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let rates = |side: &Value| {
+        let runs = side["examples_a_second"].as_array()?.iter();
+        Some(Rates {
+            side: side["side"].as_str()?.to_owned(),
+            runs: runs.map(Value::as_f64).collect::<Option<_>>()?,
+        })
+    };
+    let comparisons = report.as_array()?.iter().filter_map(|result| {
+        let sides = result["sides"].as_array()?.iter();
+        Some(Comparison {
+            network: &NETWORKS[place(result["network"].as_str()?)?],
+            sides: sides.map(rates).collect::<Option<_>>()?,
+        })
+    });
+    Some(comparisons.collect())
 }
 
 /// The rates of all sides of a network.
@@ -170,7 +198,7 @@ struct Comparison {
 
 /// Examples a second of each run, sorted.
 struct Rates {
-    side: &'static str,
+    side: String,
     runs: Vec<f64>,
 }
 
@@ -415,10 +443,10 @@ fn measure(network: &'static Network, peers: &Peers) -> Comparison {
     let sides = sides(network, &programs, peers);
     let (names, runs): (Vec<_>, Vec<_>) = sides.into_iter().unzip();
     let measured = in_turn(RUNS, &runs);
-    let sides = names
-        .into_iter()
-        .zip(measured)
-        .map(|(side, runs)| Rates { side, runs });
+    let sides = names.into_iter().zip(measured).map(|(side, runs)| Rates {
+        side: side.to_owned(),
+        runs,
+    });
     let result = Comparison {
         network,
         sides: sides.collect(),
@@ -476,7 +504,7 @@ fn draw_network(
         ];
         area.draw(&Rectangle::new(corners, color.filled()))
             .expect("a bar");
-        write(rates.side.to_owned(), (NAMES - 8, middle), HPos::Right, 13);
+        write(rates.side.clone(), (NAMES - 8, middle), HPos::Right, 13);
         let value = format!("{:.0}", rates.median());
         write(value, (NAMES + length as i32 + 6, middle), HPos::Left, 13);
     }

@@ -87,7 +87,7 @@ pub fn train(
         .expect("the generated crate starts");
     let mut memory = None;
     let status = loop {
-        memory = peak(child.id()).or(memory);
+        memory = memory_of(child.id(), "VmHWM").or(memory);
         match child.try_wait().expect("a process") {
             Some(status) => break status,
             None => thread::sleep(Duration::from_millis(10)),
@@ -106,10 +106,10 @@ pub fn train(
     }
 }
 
-/// The most bytes of a process so far.
-fn peak(process: u32) -> Option<f64> {
+/// Bytes of a process, where the system tells (Linux): in memory now, `VmRSS`, or at most so far, `VmHWM`.
+pub fn memory_of(process: u32, which: &str) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(which))?;
     let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kilobytes * 1_024.0)
 }

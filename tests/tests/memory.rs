@@ -1,19 +1,15 @@
 //! Memory does not grow with the number of steps.
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
 };
 
-use kiln_tests::rendered::Project;
+use kiln_tests::{rendered::Project, throughput::memory_of};
 
 /// Resident memory of a process in MiB.
 fn resident(process: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kilobytes = line.unwrap().split_whitespace().nth(1).unwrap();
-    kilobytes.parse::<f64>().unwrap() / 1_024.0
+    memory_of(process, "VmRSS").unwrap() / 1_048_576.0
 }
 
 /// 10,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms.
