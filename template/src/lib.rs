@@ -6,6 +6,7 @@
 //! `tests/contract/`. [`epochs`] is the loop around them. The machinery that a task need not touch is
 //! in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`].
 
+pub mod adam;
 pub mod callbacks;
 pub mod checkpoint;
 pub mod cli;
@@ -15,7 +16,6 @@ pub mod distribute;
 pub mod epochs;
 pub mod globals;
 pub mod infer;
-pub mod adam;
 pub mod layers;
 pub mod loss;
 pub mod metric;

@@ -8,12 +8,12 @@ use burn::{
 };
 use serde_json::Value;
 use training::{
+    adam::AdamConfig,
     distribute::{
         AreaUnderRoc, ConfusionMatrix, Mean, Metric, mean_absolute_error, mean_squared_error,
         merge_metric_states, metric_states, sparse_categorical_accuracy,
         sparse_top_k_categorical_accuracy,
     },
-    adam::AdamConfig,
     nadam::NadamConfig,
 };
 

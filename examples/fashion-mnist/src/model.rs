@@ -12,10 +12,10 @@ use burn::{
 };
 
 use crate::{
+    adam::AdamConfig,
     cli::Args,
     dataset::{CLASSES, SIZE},
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    adam::AdamConfig,
     layers::conv2d_relu_max_pool2d,
 };
 
