@@ -7,7 +7,7 @@ use kiln_tests::{NAME, rendered::Project};
 
 /// What the user of each project has changed.
 const EDITS: [(&str, &str, &str); 2] = [
-    ("model.rs", ".with_epsilon(1e-7)", ".with_epsilon(1e-6)"),
+    ("model.rs", "device.seed(args.seed)", "device.seed(args.seed + 1)"),
     ("main.rs", "fn main()", "/// Mine.\nfn main()"),
 ];
 
