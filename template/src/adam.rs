@@ -74,6 +74,17 @@ pub struct AdamState<const D: usize> {
     pub moment_2: Tensor<D>,
 }
 
+impl<const D: usize> AdamState<D> {
+    /// That of a parameter before the first update.
+    pub fn new(parameter: &Tensor<D>) -> Self {
+        AdamState {
+            time: 0,
+            moment_1: parameter.zeros_like(),
+            moment_2: parameter.zeros_like(),
+        }
+    }
+}
+
 /// Names the parts for the file of a checkpoint. Burn's derive for this works in Burn only.
 impl<const D: usize> RecordState for AdamState<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
@@ -104,11 +115,7 @@ impl Optimizer for Adam {
         gradient: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        let mut state = state.unwrap_or_else(|| AdamState {
-            time: 0,
-            moment_1: tensor.zeros_like(),
-            moment_2: tensor.zeros_like(),
-        });
+        let mut state = state.unwrap_or_else(|| AdamState::new(&tensor));
         state.time += 1;
         let step = self.step_at(learning_rate, state.time);
         // Without optimisation, as in debug builds, Burn's operations are faster.

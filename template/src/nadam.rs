@@ -6,6 +6,8 @@ use burn::{
     tensor::{Device, Tensor},
 };
 
+use crate::adam::{Adam, AdamState};
+
 /// The settings of [`Nadam`].
 #[derive(Config, Debug)]
 pub struct NadamConfig {
@@ -40,35 +42,24 @@ pub struct Nadam(NadamConfig);
 /// What is kept of a parameter of rank `D`.
 #[derive(Clone)]
 pub struct NadamState<const D: usize> {
-    /// Updates so far.
-    pub time: usize,
+    /// Updates so far and both moments.
+    pub adam: AdamState<D>,
     /// The product of the momentum of all updates.
     pub momentum_product: f64,
-    /// Mean of gradients.
-    pub moment_1: Tensor<D>,
-    /// Mean of squared gradients.
-    pub moment_2: Tensor<D>,
 }
 
 /// Names the parts for the file of a checkpoint. Burn's derive for this works in Burn only.
 impl<const D: usize> RecordState for NadamState<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
-        out.push_scalar(prefix, "time", self.time.into());
+        self.adam.state_flatten(prefix, out);
         out.push_scalar(prefix, "momentum_product", self.momentum_product.into());
-        for (name, moment) in [("moment_1", &self.moment_1), ("moment_2", &self.moment_2)] {
-            out.push_tensor(prefix, name, moment.clone().into_data());
-        }
     }
 
     fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
-        let time = source.take_scalar(prefix, "time")?.try_into().ok()?;
         let product = source.take_scalar(prefix, "momentum_product")?;
-        let mut moment = |name| Some(Tensor::from_data(source.take_tensor(prefix, name)?, device));
         Some(NadamState {
-            time,
+            adam: AdamState::state_unflatten(prefix, source, device)?,
             momentum_product: product.try_into().ok()?,
-            moment_1: moment("moment_1")?,
-            moment_2: moment("moment_2")?,
         })
     }
 }
@@ -96,10 +87,8 @@ impl Optimizer for Nadam {
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let state = state.unwrap_or_else(|| NadamState {
-            time: 0,
+            adam: AdamState::new(&tensor),
             momentum_product: 1.0,
-            moment_1: tensor.zeros_like(),
-            moment_2: tensor.zeros_like(),
         });
         let NadamConfig {
             beta_1,
@@ -107,27 +96,28 @@ impl Optimizer for Nadam {
             epsilon,
             ..
         } = self.0;
-        let time = state.time + 1;
+        let time = state.adam.time + 1;
         let (momentum, next_momentum) = (self.momentum(time), self.momentum(time + 1));
         let product = state.momentum_product * momentum;
-        let moment_1 = state.moment_1 * beta_1 + gradient.clone() * (1.0 - beta_1);
-        let moment_2 = state.moment_2 * beta_2 + gradient.clone().square() * (1.0 - beta_2);
+        let moment_1 = state.adam.moment_1 * beta_1 + gradient.clone() * (1.0 - beta_1);
+        let moment_2 = state.adam.moment_2 * beta_2 + gradient.clone().square() * (1.0 - beta_2);
         let ahead = moment_1.clone() * (next_momentum / (1.0 - product * next_momentum))
             + gradient * ((1.0 - momentum) / (1.0 - product));
         let variance = moment_2.clone() / (1.0 - beta_2.powf(time as f64));
         let update = ahead * learning_rate / (variance.sqrt() + epsilon);
         let state = NadamState {
-            time,
+            adam: AdamState {
+                time,
+                moment_1,
+                moment_2,
+            },
             momentum_product: product,
-            moment_1,
-            moment_2,
         };
         (tensor - update, Some(state))
     }
 
     fn to_device<const D: usize>(mut state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.moment_1 = state.moment_1.to_device(device);
-        state.moment_2 = state.moment_2.to_device(device);
+        state.adam = Adam::to_device(state.adam, device);
         state
     }
 }

@@ -110,7 +110,7 @@ struct Crate {
 
 impl Crate {
     fn with(network: &str) -> Self {
-        let project = Project::default_answers();
+        let project = Project::to_edit();
         fill_in(&project, network);
         let program = project.build();
         Crate { project, program }

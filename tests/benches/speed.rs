@@ -292,8 +292,8 @@ struct Programs {
 impl Programs {
     fn build(network: &'static Network) -> Self {
         let project = match network.source {
-            Source::Template | Source::Fixture => Project::default_answers(),
-            Source::Example(example) => Project::example(example),
+            Source::Template | Source::Fixture => Project::to_edit(),
+            Source::Example(example) => Project::example_to_edit(example),
         };
         let fixtures = repository().join("tests/fixtures/speed");
         let fixture = |name: &str| fs::read_to_string(fixtures.join(name)).expect("a fixture");

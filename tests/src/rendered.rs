@@ -1,10 +1,11 @@
 //! A rendered project on disk, to be compiled and run.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 pub use kiln::snapshot::text;
@@ -18,7 +19,7 @@ use kiln::{
 };
 use tempfile::TempDir;
 
-use crate::{NAME, combinations, repository, shared_target, write};
+use crate::{Entry, NAME, combinations, read_tree, repository, shared_target, write};
 
 /// The kinds of hardware beside the CPU that a project can be built for.
 pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
@@ -26,22 +27,41 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 /// Features of Burn that one of the release builds needs, and all have: Burn is then built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
-/// Two cargos at once would only wait for each other's build folder.
-static CARGO: Mutex<()> = Mutex::new(());
-
-/// A project rendered from the embedded template with the default answers.
+/// A rendered project, the only one at a time: two cargos at once would wait for each other's build
+/// folder, and some projects share a folder of sources.
 pub struct Project {
-    folder: TempDir,
-    _alone: MutexGuard<'static, ()>,
+    path: PathBuf,
+    _folder: Option<TempDir>,
+    _alone: File,
 }
 
 impl Project {
-    /// Renders the default project, with the lock file that all rendered projects share.
+    /// Renders the default project, with the lock file that all rendered projects share, where all
+    /// tests that do not [`edit`](Self::edit) it have it: it is compiled once for all.
     ///
     /// # Panics
     /// The template does not render.
     pub fn default_answers() -> Self {
+        Self::unchanged("default", Self::to_edit)
+    }
+
+    /// Renders the default project in a folder of its own.
+    ///
+    /// # Panics
+    /// The template does not render.
+    pub fn to_edit() -> Self {
         Self::with_answers(&[])
+    }
+
+    /// What `rendered` gives, in the folder `name` of the shared builds. Files that are there already
+    /// keep their time of change, by which cargo tells whether they were compiled.
+    fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
+        let mut project = rendered();
+        let path = shared_target().join("projects").join(name).join(NAME);
+        synchronise(&project.path, &path).expect("a folder of sources");
+        project.path = path;
+        project._folder = None;
+        project
     }
 
     /// Renders a project with other answers to some options.
@@ -57,11 +77,20 @@ impl Project {
         Self::render(&template, &answers, None)
     }
 
-    /// Renders the project of a worked example.
+    /// Renders the project of a worked example, where all tests have it, as they have the
+    /// [default](Self::default_answers).
     ///
     /// # Panics
     /// There is no such example, or it does not fit the template.
     pub fn example(name: &str) -> Self {
+        Self::unchanged(name, || Self::example_to_edit(name))
+    }
+
+    /// Renders the project of a worked example in a folder of its own.
+    ///
+    /// # Panics
+    /// As [`example`](Self::example).
+    pub fn example_to_edit(name: &str) -> Self {
         let template = Template::embedded().expect("an embedded template");
         let example = Example::embedded(&template, name).expect("an example");
         let name = Name::parse(NAME).expect("a valid name");
@@ -92,24 +121,24 @@ impl Project {
     }
 
     fn render(template: &Template, answers: &Answers, example: Option<&Example>) -> Self {
-        let alone = CARGO.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone().expect("a lock on the shared builds");
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let project = Project {
-            folder,
-            _alone: alone,
-        };
-        let path = project.path();
+        let path = folder.path().join(NAME);
         let rendered = render_example(template, example, answers, &path);
         write(&rendered.expect("a rendered project"), &path).expect("a rendered project");
-        share_builds(&project.path().join("Cargo.toml"));
+        share_builds(&path.join("Cargo.toml"));
         let lock = repository().join("tests/fixtures/Cargo.lock");
-        fs::copy(lock, project.path().join("Cargo.lock")).expect("a lock file");
-        project
+        fs::copy(lock, path.join("Cargo.lock")).expect("a lock file");
+        Project {
+            path,
+            _folder: Some(folder),
+            _alone: alone,
+        }
     }
 
     /// The project's folder.
     pub fn path(&self) -> PathBuf {
-        self.folder.path().join(NAME)
+        self.path.clone()
     }
 
     /// Checks that the project is formatted and has no warnings.
@@ -151,7 +180,8 @@ impl Project {
         let fixtures = repository().join("tests/fixtures/examples");
         for entry in fs::read_dir(fixtures).expect("the examples") {
             let path = entry.expect("an example").path();
-            fs::copy(&path, examples.join(path.file_name().expect("a file"))).expect("an example");
+            let copy = examples.join(path.file_name().expect("a file"));
+            copy_with_time(&path, &copy).expect("an example");
             names.push(path.file_stem().expect("a file").to_owned());
         }
         self.cargo(&[
@@ -233,25 +263,69 @@ impl Project {
         if arguments.contains(&"--release") {
             arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
         }
-        command("cargo", &arguments, &self.path())
+        let start = Instant::now();
+        let output = command("cargo", &arguments, &self.path())
             .env("CARGO_TARGET_DIR", shared_target())
             .envs(variables.iter().copied())
             .output()
-            .expect("cargo starts")
+            .expect("cargo starts");
+        // For `--nocapture`: what to shorten where tests take long.
+        println!("{:4} s: cargo {arguments:?}", start.elapsed().as_secs());
+        output
     }
 }
 
-/// Switches on what the features `mpi` and `download` and the dependencies of tests switch on in crates
-/// below Burn: with and without them, Burn is then built once.
+/// Waits until no other test has a project.
+fn alone() -> io::Result<File> {
+    fs::create_dir_all(shared_target())?;
+    let file = File::create(shared_target().join("tests.lock"))?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// Makes `to` what `from` is, and leaves alone what is so already.
+fn synchronise(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    let wanted = read_tree(from)?;
+    let there = read_tree(to)?;
+    // What a folder holds comes after it.
+    for (path, entry) in there.iter().rev() {
+        match entry {
+            _ if wanted.contains_key(path) => {}
+            Entry::Folder => fs::remove_dir(to.join(path))?,
+            _ => fs::remove_file(to.join(path))?,
+        }
+    }
+    for (path, entry) in &wanted {
+        match entry {
+            _ if there.get(path) == Some(entry) => {}
+            Entry::Folder => fs::create_dir_all(to.join(path))?,
+            _ => fs::copy(from.join(path), to.join(path)).map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file that is to seem as old as it is.
+fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    let time = fs::metadata(from)?.modified()?;
+    File::options().write(true).open(to)?.set_modified(time)
+}
+
+/// Dependencies that switch on what the features `mpi` and `download` switch on in crates below Burn.
+pub const SHARED: &str = "bytes = \"1\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
+
+/// Adds [`SHARED`]: with and without those features, Burn is then built once.
 ///
 /// # Panics
 /// It is no manifest with dependencies.
 pub fn share_builds(manifest: &Path) {
     let text = fs::read_to_string(manifest).expect("a manifest");
-    let with =
-        "[dependencies]\nbytes = \"1\"\nfastrand = \"2\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
-    assert!(text.contains("[dependencies]\n"), "no dependencies");
-    fs::write(manifest, text.replacen("[dependencies]\n", with, 1)).expect("a manifest");
+    let table = "[dependencies]\n";
+    assert!(text.contains(table), "no dependencies");
+    let with = text.replacen(table, &format!("{table}{SHARED}"), 1);
+    fs::write(manifest, with).expect("a manifest");
 }
 
 /// An IDX file of unsigned bytes.

@@ -59,7 +59,7 @@ fn a_filled_in_project_passes() {
 
 #[test]
 fn a_wrong_edit_fails_and_is_named() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     let whole_batch = "replica_context()?.examples_in_update()";
     let own_part = "replica_context().map(|_| per_example_losses.dims()[0])?";
     project.edit("loss.rs", whole_batch, own_part);
@@ -74,7 +74,7 @@ fn a_wrong_edit_fails_and_is_named() {
 
 #[test]
 fn an_optimizer_that_no_checkpoint_holds_is_noticed() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     let listed = "vec![(\"optimizer\", &mut self.optimizer)]";
     project.edit("model.rs", listed, "Vec::new()");
     let (passed, report) = check(&project);

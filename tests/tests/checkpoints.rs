@@ -413,7 +413,7 @@ fn make_stochastic(project: &Project) {
 
 #[test]
 fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     let plain = project.build();
     let other = project.path().join("runs/plain");
     run(&plain, &other, &["train", "--epochs", "1"]);

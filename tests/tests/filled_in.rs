@@ -84,7 +84,7 @@ fn options_are_added_to_another_task() {
 
 #[test]
 fn another_task_needs_no_other_edits() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     fill_in(&project);
     assert!(todo::scan(&project.path()).unwrap().is_done());
     project.is_clean("");
@@ -216,7 +216,7 @@ impl Model {
 
 #[test]
 fn two_networks_have_a_loss_and_an_optimizer_each() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     add_a_network(&project);
     let output = project.try_cargo(&["test", "--test", "contract", "checkpoint"]);
     let printed = text(&output);

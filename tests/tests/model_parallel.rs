@@ -52,9 +52,9 @@ fn stages_train_to_the_weights_of_the_whole_model() {
 
 #[test]
 fn a_split_that_cannot_be_is_refused() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     project.edit("model.rs", "layers: &[\"conv1\"]", "layers: &[\"conv0\"]");
-    let output = project.try_cargo(&["run", "--release", "--", "--strategy", "model-parallel"]);
+    let output = project.try_cargo(&["run", "--", "--strategy", "model-parallel"]);
     let printed = text(&output);
     assert!(!output.status.success(), "{printed}");
     assert!(!printed.contains("panicked"), "{printed}");

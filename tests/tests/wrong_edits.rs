@@ -169,7 +169,7 @@ fn every_site_has_a_wrong_edit() {
 
 #[test]
 fn a_wrong_edit_fails_a_test_that_names_the_site() {
-    let project = Project::default_answers();
+    let project = Project::to_edit();
     for (site, file, right, wrong) in EDITS {
         let path = project.path().join("src").join(file);
         let source = fs::read_to_string(&path).unwrap();

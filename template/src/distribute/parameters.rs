@@ -1,5 +1,4 @@
-//! The parameters of a model that train, read and written in the order of its fields, which is that
-//! of their gradients.
+//! The parameters of a model that train, read and written in the order of its fields.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -9,7 +8,8 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
-/// The path and the values of each parameter that trains, in the order of the gradients.
+/// The path and the values of each parameter that trains, in the order of
+/// [`FlatGradients::iter`](super::FlatGradients::iter).
 pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
     #[derive(Default)]
     struct Named {

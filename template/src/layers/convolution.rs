@@ -32,12 +32,8 @@ pub fn is_2x2(pool: &MaxPool2d) -> bool {
 /// groups, or with sizes that do not fit, of which Burn's layer says what is wrong.
 pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
     let convolution = convolution(layer, pooled, x)?;
-    let weight = layer.weight.val();
-    let bias = match &layer.bias {
-        Some(bias) => bias.val(),
-        None => Tensor::zeros([convolution.outputs], &x.device()),
-    };
-    operation::on_cpu(convolution, x, weight, bias)
+    let outputs = convolution.outputs;
+    operation::on_cpu(convolution, outputs, x, &layer.weight, layer.bias.as_ref())
 }
 
 fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
@@ -103,7 +99,7 @@ impl Operation for Convolution {
         &self,
         (x, weight, chosen): (&FlexTensor, &FlexTensor, &Self::Kept),
         gradient: &FlexTensor,
-        [of_images, of_weight, _]: [bool; 3],
+        [of_images, of_weight, of_bias]: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
         let images = x.storage::<f32>();
         let image_values = self.image_values();
@@ -119,12 +115,13 @@ impl Operation for Convolution {
             chosen,
         };
         let weights = if of_weight { inputs.weight.len() } else { 0 };
+        let biases = if of_bias { self.outputs } else { 0 };
         let sums = pieces.into_par_iter().enumerate().map_init(
             || self.buffers(),
             |buffers, (number, image_gradient)| {
                 let mut sums = Gradients {
                     weight: vec![0.0; weights],
-                    bias: vec![0.0; self.outputs],
+                    bias: vec![0.0; biases],
                 };
                 let part = number * part..batch.min((number + 1) * part);
                 self.backward_part(part, &inputs, buffers, &mut sums, image_gradient);
@@ -143,7 +140,7 @@ impl Operation for Convolution {
         [
             of_images.then(|| tensor(image_gradient, x.layout().shape().clone())),
             of_weight.then(|| tensor(sum.weight, weight.layout().shape().clone())),
-            Some(tensor(sum.bias, [self.outputs])),
+            of_bias.then(|| tensor(sum.bias, [self.outputs])),
         ]
     }
 }

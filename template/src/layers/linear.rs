@@ -14,17 +14,13 @@ const TILE: usize = 16;
 /// The layer on `x`, or none where it is not for this module: on another device, in another type, or
 /// with sizes that do not fit, of which Burn's layer says what is wrong.
 pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
-    let weight = layer.weight.val();
-    let [inputs, outputs] = weight.dims();
+    let [inputs, outputs] = layer.weight.dims();
     let dims = x.dims();
     if dims.last() != Some(&inputs) || dims.contains(&0) || outputs == 0 {
         return None;
     }
-    let bias = match &layer.bias {
-        Some(bias) => bias.val(),
-        None => Tensor::zeros([outputs], &x.device()),
-    };
-    operation::on_cpu(Product { inputs, outputs }, x, weight, bias)
+    let product = Product { inputs, outputs };
+    operation::on_cpu(product, outputs, x, &layer.weight, layer.bias.as_ref())
 }
 
 /// `x * weight + bias`, from `[.., inputs]` to `[.., outputs]`.

@@ -14,6 +14,7 @@ use burn::{
         },
         flex::FlexTensor,
     },
+    module::Param,
     tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor, TensorData},
 };
 
@@ -34,14 +35,21 @@ pub trait Operation: Clone + Debug + Send + 'static {
     ) -> [Option<FlexTensor>; 3];
 }
 
-/// What `operation` gives, recorded where `x` is, or none where it is not for this module: on another
-/// device, in another type, or where activations are computed again to save memory.
+/// What `operation` with this many outputs gives, recorded where `x` is, or none where it is not for
+/// this module: on another device, in another type, or where activations are computed again to save
+/// memory.
 pub fn on_cpu<O: Operation, const D: usize, const W: usize>(
     operation: O,
+    outputs: usize,
     x: &Tensor<D>,
-    weight: Tensor<W>,
-    bias: Tensor<1>,
+    weight: &Param<Tensor<W>>,
+    bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
+    let weight = weight.val();
+    let bias = match bias {
+        Some(bias) => bias.val(),
+        None => Tensor::zeros([outputs], &x.device()),
+    };
     if [x.dtype(), weight.dtype(), bias.dtype()] != [DType::F32; 3] {
         return None;
     }
