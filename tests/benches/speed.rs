@@ -334,12 +334,10 @@ impl Programs {
         write("examples/learner.rs", &fixture("learner.rs"));
         // Burn as its users have it.
         let manifest = fs::read_to_string(project.path().join("Cargo.toml")).expect("a manifest");
-        let learner = "[dev-dependencies]\nburn = { version = \"0.22.1\", default-features = false, \
+        let learner = "\n[dev-dependencies]\nburn = { version = \"0.22.1\", default-features = false, \
                        features = [\"train\"] }\n";
-        let manifest = manifest
-            .replacen("[dev-dependencies]\n", learner, 1)
-            .replacen(", \"burn/x86-v4\"", "", 1);
-        write("Cargo.toml", &manifest);
+        let manifest = manifest.replacen(", \"burn/x86-v4\"", "", 1);
+        write("Cargo.toml", &(manifest + learner));
         let of_burn = ["--no-default-features", "--features", "flex"];
         let examples = ["--example", "plain", "--example", "learner"];
         project.cargo(&[&["build", "--release"], &of_burn[..], &examples].concat());

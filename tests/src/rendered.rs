@@ -55,8 +55,17 @@ impl Project {
 
     /// What `rendered` gives, in the folder `name` of the shared builds. Files that are there already
     /// keep their time of change, by which cargo tells whether they were compiled.
+    ///
+    /// Cargo tells packages at the root of a workspace apart by name and version, not by their folder, so
+    /// each has a version of its own: what another project was compiled to is not taken for this one's.
     fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
         let mut project = rendered();
+        let manifest = project.path.join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).expect("a manifest");
+        let version = "version = \"0.1.0";
+        assert!(text.contains(version), "no {version}");
+        let own = text.replacen(version, &format!("{version}+{name}"), 1);
+        fs::write(manifest, own).expect("a manifest");
         let path = shared_target().join("projects").join(name).join(NAME);
         synchronise(&project.path, &path).expect("a folder of sources");
         project.path = path;

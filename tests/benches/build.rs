@@ -1,0 +1,180 @@
+//! What building costs: `cargo bench -p kiln-tests --bench build`, or `-- release` for one variant.
+//!
+//! Each variant is the default project with a change to its manifest. It is built into an empty folder,
+//! and again after edits of a TODO site. Takes about ten minutes a variant.
+//!
+//! Prints a table, and writes `target/build.json`, which keeps the variants of earlier runs.
+
+use std::{fs, path::PathBuf, process::Command, time::Instant};
+
+use kiln_tests::{
+    NAME,
+    rendered::{Project, text},
+    repository,
+    rounds::median,
+};
+use serde_json::{Map, Value, json};
+
+/// Edits of a TODO site, of which the median rebuild counts.
+const EDITS: usize = 5;
+/// The model's kernel, which the edits make larger and smaller.
+const KERNELS: [&str; 2] = [
+    "Conv2dConfig::new(channels, [3, 3])",
+    "Conv2dConfig::new(channels, [5, 5])",
+];
+
+/// A way to build the default project.
+struct Variant {
+    name: &'static str,
+    release: bool,
+    /// What is replaced in the manifest, and by what.
+    manifest: &'static [(&'static str, &'static str)],
+}
+
+const VARIANTS: [Variant; 8] = [
+    Variant {
+        name: "dev",
+        release: false,
+        manifest: &[],
+    },
+    Variant {
+        name: "dev, tempfile as a dev-dependency",
+        release: false,
+        manifest: &[
+            ("tempfile = \"3\"\n", ""),
+            (
+                "[profile.dev]\n",
+                "[dev-dependencies]\ntempfile = \"3\"\n\n[profile.dev]\n",
+            ),
+        ],
+    },
+    Variant {
+        name: "dev, macros and build scripts optimised too",
+        release: false,
+        manifest: &[(
+            "[profile.dev.package.\"*\"]\n",
+            "[profile.dev.package.\"*\"]\nopt-level = 1\n",
+        )],
+    },
+    Variant {
+        name: "release",
+        release: true,
+        manifest: &[],
+    },
+    Variant {
+        name: "release, incremental",
+        release: true,
+        manifest: &[(
+            "[profile.dev]\n",
+            "[profile.release]\nincremental = true\n\n[profile.dev]\n",
+        )],
+    },
+    Variant {
+        name: "release without x86-v4",
+        release: true,
+        manifest: &[(", \"burn/x86-v4\"]", "]")],
+    },
+    Variant {
+        name: "release without cpu-layers",
+        release: true,
+        manifest: &[("default = [\"flex\", \"cpu-layers\"", "default = [\"flex\"")],
+    },
+    Variant {
+        name: "release without tensorboard",
+        release: true,
+        manifest: &[(", \"tensorboard\"]", "]")],
+    },
+];
+
+fn main() {
+    let chosen: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
+    let variants: Vec<_> = VARIANTS
+        .iter()
+        .filter(|variant| chosen.is_empty() || chosen.iter().any(|name| name == variant.name))
+        .collect();
+    let names = VARIANTS.each_ref().map(|variant| variant.name);
+    assert!(!variants.is_empty(), "variants: {names:?}; not {chosen:?}");
+    let path = repository().join("target/build.json");
+    let before = fs::read_to_string(&path).ok();
+    let mut report: Map<String, Value> = before
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default();
+    for variant in variants {
+        let measured = Build::of(variant).measure();
+        println!("{}: {measured:#}", variant.name);
+        report.insert(variant.name.to_owned(), measured);
+        let text = serde_json::to_string_pretty(&report).expect("JSON");
+        fs::write(&path, text + "\n").expect("a file");
+    }
+    println!("\nwritten: target/build.json");
+}
+
+/// A project and the empty folder that it is built into.
+struct Build {
+    project: Project,
+    folder: PathBuf,
+    release: bool,
+}
+
+impl Build {
+    fn of(variant: &Variant) -> Self {
+        let project = Project::to_edit();
+        let path = project.path().join("Cargo.toml");
+        let mut manifest = fs::read_to_string(&path).expect("a manifest");
+        for (from, to) in variant.manifest {
+            assert!(manifest.contains(from), "the manifest has no `{from}`");
+            manifest = manifest.replacen(from, to, 1);
+        }
+        fs::write(path, manifest).expect("a manifest");
+        let folder = project.path().join("target");
+        Build {
+            project,
+            folder,
+            release: variant.release,
+        }
+    }
+
+    fn measure(&self) -> Value {
+        let (cold, crates) = self.cargo(&["build"]);
+        let (tests, _) = self.cargo(&["test", "--no-run"]);
+        let mut rebuilds: Vec<f64> = (0..EDITS).map(|edit| self.rebuild(edit)).collect();
+        rebuilds.sort_by(f64::total_cmp);
+        let profile = if self.release { "release" } else { "debug" };
+        let program = self.folder.join(profile).join(NAME);
+        let bytes = fs::metadata(program).expect("a program").len();
+        json!({
+            "cold build, seconds": cold,
+            "crates": crates,
+            "tests after it, seconds": tests,
+            "rebuild after an edit, seconds": median(&rebuilds),
+            "rebuilds, seconds": rebuilds,
+            "program, bytes": bytes,
+        })
+    }
+
+    /// The time of a build after an edit of the model.
+    fn rebuild(&self, edit: usize) -> f64 {
+        self.project
+            .edit("model.rs", KERNELS[edit % 2], KERNELS[(edit + 1) % 2]);
+        self.cargo(&["build"]).0
+    }
+
+    /// The seconds that cargo takes, and how many crates it compiles.
+    fn cargo(&self, arguments: &[&str]) -> (f64, usize) {
+        let start = Instant::now();
+        let output = Command::new("cargo")
+            .args(arguments)
+            .args(self.release.then_some("--release"))
+            .current_dir(self.project.path())
+            .env("CARGO_TARGET_DIR", &self.folder)
+            .output()
+            .expect("cargo starts");
+        let seconds = start.elapsed().as_secs_f64();
+        let printed = text(&output);
+        assert!(output.status.success(), "{arguments:?}: {printed}");
+        (seconds, printed.matches(" Compiling ").count())
+    }
+}
