@@ -3,7 +3,7 @@
 //! Each variant is the default project with a change to its manifest. It is built into an empty folder,
 //! and again after edits of a TODO site. Takes about ten minutes a variant.
 //!
-//! Prints a table, and writes `target/build.json`, which keeps the variants of earlier runs.
+//! Prints what each variant took, and writes `target/build.json`, which keeps the variants of earlier runs.
 
 use std::{fs, path::PathBuf, process::Command, time::Instant};
 
