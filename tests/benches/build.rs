@@ -9,9 +9,9 @@ use std::{fs, path::PathBuf, process::Command, time::Instant};
 
 use kiln_tests::{
     NAME,
-    rendered::{Project, text},
+    rendered::{Project, replace_in, text},
     repository,
-    rounds::median,
+    rounds::{chosen, median},
 };
 use serde_json::{Map, Value, json};
 
@@ -62,12 +62,9 @@ const VARIANTS: [Variant; 8] = [
         manifest: &[],
     },
     Variant {
-        name: "release, incremental",
+        name: "release, not incremental",
         release: true,
-        manifest: &[(
-            "[profile.dev]\n",
-            "[profile.release]\nincremental = true\n\n[profile.dev]\n",
-        )],
+        manifest: &[("incremental = true\n", "")],
     },
     Variant {
         name: "release without x86-v4",
@@ -87,16 +84,9 @@ const VARIANTS: [Variant; 8] = [
 ];
 
 fn main() {
-    let chosen: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with("--"))
-        .collect();
-    let variants: Vec<_> = VARIANTS
-        .iter()
-        .filter(|variant| chosen.is_empty() || chosen.iter().any(|name| name == variant.name))
-        .collect();
-    let names = VARIANTS.each_ref().map(|variant| variant.name);
-    assert!(!variants.is_empty(), "variants: {names:?}; not {chosen:?}");
+    let chosen = chosen(&VARIANTS.each_ref().map(|variant| variant.name));
+    let variants = VARIANTS.iter();
+    let variants = variants.filter(|variant| chosen.contains(&variant.name));
     let path = repository().join("target/build.json");
     let before = fs::read_to_string(&path).ok();
     let mut report: Map<String, Value> = before
@@ -115,24 +105,18 @@ fn main() {
 /// A project and the empty folder that it is built into.
 struct Build {
     project: Project,
-    folder: PathBuf,
     release: bool,
 }
 
 impl Build {
     fn of(variant: &Variant) -> Self {
         let project = Project::to_edit();
-        let path = project.path().join("Cargo.toml");
-        let mut manifest = fs::read_to_string(&path).expect("a manifest");
+        let manifest = project.path().join("Cargo.toml");
         for (from, to) in variant.manifest {
-            assert!(manifest.contains(from), "the manifest has no `{from}`");
-            manifest = manifest.replacen(from, to, 1);
+            replace_in(&manifest, from, to);
         }
-        fs::write(path, manifest).expect("a manifest");
-        let folder = project.path().join("target");
         Build {
             project,
-            folder,
             release: variant.release,
         }
     }
@@ -143,7 +127,7 @@ impl Build {
         let mut rebuilds: Vec<f64> = (0..EDITS).map(|edit| self.rebuild(edit)).collect();
         rebuilds.sort_by(f64::total_cmp);
         let profile = if self.release { "release" } else { "debug" };
-        let program = self.folder.join(profile).join(NAME);
+        let program = self.folder().join(profile).join(NAME);
         let bytes = fs::metadata(program).expect("a program").len();
         json!({
             "cold build, seconds": cold,
@@ -162,6 +146,10 @@ impl Build {
         self.cargo(&["build"]).0
     }
 
+    fn folder(&self) -> PathBuf {
+        self.project.path().join("target")
+    }
+
     /// The seconds that cargo takes, and how many crates it compiles.
     fn cargo(&self, arguments: &[&str]) -> (f64, usize) {
         let start = Instant::now();
@@ -169,7 +157,7 @@ impl Build {
             .args(arguments)
             .args(self.release.then_some("--release"))
             .current_dir(self.project.path())
-            .env("CARGO_TARGET_DIR", &self.folder)
+            .env("CARGO_TARGET_DIR", self.folder())
             .output()
             .expect("cargo starts");
         let seconds = start.elapsed().as_secs_f64();

@@ -25,7 +25,7 @@ use kiln_tests::{
     python,
     rendered::{Project, text},
     repository,
-    rounds::{in_turn, median},
+    rounds::{chosen, in_turn, median},
     shared_target,
     throughput::{fill_in, noise, train, write_images},
 };
@@ -141,16 +141,10 @@ static NETWORKS: [Network; 4] = [
 ];
 
 fn main() {
-    let chosen: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with("--"))
-        .collect();
-    let is_chosen =
-        |network: &&Network| chosen.is_empty() || chosen.iter().any(|name| name == network.name);
+    let chosen = chosen(&NETWORKS.each_ref().map(|network| network.name));
+    let networks = NETWORKS.iter();
+    let networks = networks.filter(|network| chosen.contains(&network.name));
     let peers = Peers::prepare();
-    let networks: Vec<_> = NETWORKS.iter().filter(is_chosen).collect();
-    let names = NETWORKS.each_ref().map(|network| network.name).join(", ");
-    assert!(!networks.is_empty(), "networks: {names}; not {chosen:?}");
     let path = repository().join("target/speed.json");
     let mut results = measured_before(&path).unwrap_or_default();
     for network in networks {

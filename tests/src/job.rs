@@ -2,15 +2,19 @@
 
 use std::{
     fs,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
+    path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
-use crate::{mpi, rendered::text};
+use crate::{
+    mpi,
+    rendered::text,
+    running::{self, Running, TRAINING},
+};
 
 /// How far losses and weights may be from those of one replica.
 const TOLERANCE: f64 = 1e-5;
@@ -124,20 +128,14 @@ impl Job {
         values.map(|value| value.expect("a number")).collect()
     }
 
-    /// Starts a long training, and waits until its second epoch.
+    /// Starts a long training, and waits until its second epoch begins.
     ///
     /// # Panics
     /// It does not come so far.
-    pub fn start(&self, command: &mut Command, folder: &str) -> Child {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("a program");
+    pub fn start(&self, command: &mut Command, folder: &str) -> Running {
+        let running = Running::start(command);
         let log = self.folder.join(folder).join("metrics.jsonl");
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while fs::read_to_string(&log).unwrap_or_default().lines().count() < 2 {
-            assert!(Instant::now() < deadline, "{command:?} does not train");
-            thread::sleep(Duration::from_millis(20));
-        }
-        child
+        running.wait_until("second epoch", || lines(&log) >= 2)
     }
 
     /// Makes sure that a job of three processes ends in time after `lose`, which gets their ids, with
@@ -149,14 +147,14 @@ impl Job {
     pub fn ends_after(&self, folder: &str, lose: impl FnOnce(&[u32]), messages: &[&str]) {
         let options = ["--output-dir", folder, "--epochs", "100000"];
         let options = [&options[..], &["--timeout", "8", "train"]].concat();
-        let child = self.start(&mut self.command(3, &options), folder);
+        let running = self.start(&mut self.command(3, &options), folder);
         let workers = workers(folder);
         assert_eq!(workers.len(), 3);
         // Processes tell each other every half second where they are, and an epoch can be shorter.
         thread::sleep(Duration::from_secs(1));
         let lost = Instant::now();
         lose(&workers);
-        ends_in_time(child, lost, messages);
+        ends_in_time(running, lost, messages);
     }
 }
 
@@ -166,8 +164,8 @@ impl Job {
 /// # Panics
 /// It does not.
 #[track_caller]
-pub fn ends_in_time(child: Child, lost: Instant, messages: &[&str]) {
-    let output = child.wait_with_output().expect("an output");
+pub fn ends_in_time(running: Running, lost: Instant, messages: &[&str]) {
+    let output = running.end(TRAINING);
     let (seconds, printed) = (lost.elapsed().as_secs_f64(), text(&output));
     assert!(!output.status.success(), "{printed}");
     assert!(seconds < 8.0, "{seconds}: {printed}");
@@ -182,7 +180,7 @@ pub fn ends_in_time(child: Child, lost: Instant, messages: &[&str]) {
 /// It succeeds, panics, or says something else.
 #[track_caller]
 pub fn fails(command: &mut Command, messages: &[&str]) {
-    let output = command.output().expect("a program");
+    let output = running::output(command, TRAINING);
     let printed = text(&output);
     assert!(!output.status.success(), "{command:?} succeeds: {printed}");
     assert!(!printed.contains("panicked"), "{command:?}: {printed}");
@@ -200,7 +198,7 @@ pub fn fails(command: &mut Command, messages: &[&str]) {
 /// It fails.
 #[track_caller]
 fn succeeds(command: &mut Command) -> String {
-    let output = command.output().expect("a program");
+    let output = running::output(command, TRAINING);
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     text(&output)
 }
@@ -219,6 +217,11 @@ pub fn assert_close(left: &[f64], right: &[f64], what: &str) {
     let largest = differences.fold(0.0, f64::max);
     assert!(largest < TOLERANCE, "{what}: {largest:e}");
     println!("{what}: {largest:e}");
+}
+
+/// The lines of a file, which may not be there yet.
+pub fn lines(file: &Path) -> usize {
+    fs::read_to_string(file).unwrap_or_default().lines().count()
 }
 
 /// The process ids of the workers that use a folder.

@@ -5,11 +5,13 @@ pub mod mpi;
 pub mod python;
 pub mod rendered;
 pub mod rounds;
+pub mod running;
 pub mod throughput;
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use kiln::{
@@ -52,11 +54,29 @@ pub fn checkout(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The build folder of this workspace.
+fn target() -> PathBuf {
+    let chosen = std::env::var_os("CARGO_TARGET_DIR");
+    chosen.map_or_else(|| repository().join("target"), PathBuf::from)
+}
+
 /// A build folder that all rendered crates share, so that their dependencies are built once.
 pub fn shared_target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| repository().join("target"), PathBuf::from)
-        .join("rendered")
+    target().join("rendered")
+}
+
+/// Cargo for a package outside of this workspace that has Kiln and its lock file. What Kiln depends on
+/// is as this workspace has compiled it.
+pub fn cargo_outside(arguments: &[&str], folder: &Path) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo
+        // As the workspace's manifest has these profiles.
+        .args(["--config", "profile.dev.package.diffy.opt-level=2"])
+        .args(arguments)
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_TARGET_DIR", target())
+        .current_dir(folder);
+    cargo
 }
 
 /// Every valid combination of the options of a template for a project called `name`, the default

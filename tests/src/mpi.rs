@@ -24,7 +24,9 @@ pub fn is_there() -> bool {
         "KILN_REQUIRE_MPI is set, and there is no mpirun or no mpicc"
     );
     if !there {
-        eprintln!("skipped: no MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it");
+        eprintln!(
+            "skipped: what needs MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it"
+        );
     }
     there
 }

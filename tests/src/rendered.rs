@@ -19,7 +19,11 @@ use kiln::{
 };
 use tempfile::TempDir;
 
-use crate::{Entry, NAME, combinations, read_tree, repository, shared_target, write};
+use crate::{
+    Entry, NAME, combinations, mpi, read_tree, repository,
+    running::{self, BUILD},
+    shared_target, write,
+};
 
 /// The kinds of hardware beside the CPU that a project can be built for.
 pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
@@ -31,7 +35,8 @@ const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 /// folder, and some projects share a folder of sources.
 pub struct Project {
     path: PathBuf,
-    _folder: Option<TempDir>,
+    /// None where tests share the project.
+    folder: Option<TempDir>,
     _alone: File,
 }
 
@@ -60,16 +65,13 @@ impl Project {
     /// each has a version of its own: what another project was compiled to is not taken for this one's.
     fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
         let mut project = rendered();
-        let manifest = project.path.join("Cargo.toml");
-        let text = fs::read_to_string(&manifest).expect("a manifest");
         let version = "version = \"0.1.0";
-        assert!(text.contains(version), "no {version}");
-        let own = text.replacen(version, &format!("{version}+{name}"), 1);
-        fs::write(manifest, own).expect("a manifest");
+        let own = format!("{version}+{name}");
+        replace_in(&project.path.join("Cargo.toml"), version, &own);
         let path = shared_target().join("projects").join(name).join(NAME);
         synchronise(&project.path, &path).expect("a folder of sources");
         project.path = path;
-        project._folder = None;
+        project.folder = None;
         project
     }
 
@@ -140,7 +142,7 @@ impl Project {
         fs::copy(lock, path.join("Cargo.lock")).expect("a lock file");
         Project {
             path,
-            _folder: Some(folder),
+            folder: Some(folder),
             _alone: alone,
         }
     }
@@ -176,12 +178,18 @@ impl Project {
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
     }
 
-    /// Builds the project in release with features, and the examples of `tests/fixtures` that use
-    /// it; gives the folder with the copies: `program`, and each example by its name.
+    /// Builds the project in release with the features of all strategies that this machine can run, and
+    /// the examples of `tests/fixtures` that use it; gives the folder with the copies: `program`, and each
+    /// example by its name.
     ///
     /// # Panics
     /// It does not build.
-    pub fn build_with_examples(&self, features: &str) -> PathBuf {
+    pub fn build_for_all_strategies(&self) -> PathBuf {
+        let features = if mpi::is_there() {
+            "mpi,remote"
+        } else {
+            "remote"
+        };
         let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
         fs::create_dir_all(&examples).expect("a folder");
         fs::create_dir_all(&programs).expect("a folder");
@@ -251,12 +259,10 @@ impl Project {
     /// Replaces `from`, which must be there, by `to` in a source file.
     ///
     /// # Panics
-    /// The file cannot be edited so.
+    /// The file cannot be edited so, or tests share the project.
     pub fn edit(&self, file: &str, from: &str, to: &str) {
-        let path = self.path().join("src").join(file);
-        let source = fs::read_to_string(&path).expect("a source file");
-        assert!(source.contains(from), "{file} has no `{from}`");
-        fs::write(&path, source.replacen(from, to, 1)).expect("a source file");
+        assert!(self.folder.is_some(), "other tests have this project, too");
+        replace_in(&self.path.join("src").join(file), from, to);
     }
 
     /// Runs cargo in the project.
@@ -273,11 +279,13 @@ impl Project {
             arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
         }
         let start = Instant::now();
-        let output = command("cargo", &arguments, &self.path())
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(&arguments)
+            .current_dir(self.path())
             .env("CARGO_TARGET_DIR", shared_target())
-            .envs(variables.iter().copied())
-            .output()
-            .expect("cargo starts");
+            .envs(variables.iter().copied());
+        let output = running::output(&mut cargo, BUILD);
         // For `--nocapture`: what to shorten where tests take long.
         println!("{:4} s: cargo {arguments:?}", start.elapsed().as_secs());
         output
@@ -330,11 +338,18 @@ pub const SHARED: &str = "bytes = \"1\"\nonce_cell = \"1\"\nthiserror = \"2\"\n"
 /// # Panics
 /// It is no manifest with dependencies.
 pub fn share_builds(manifest: &Path) {
-    let text = fs::read_to_string(manifest).expect("a manifest");
     let table = "[dependencies]\n";
-    assert!(text.contains(table), "no dependencies");
-    let with = text.replacen(table, &format!("{table}{SHARED}"), 1);
-    fs::write(manifest, with).expect("a manifest");
+    replace_in(manifest, table, &format!("{table}{SHARED}"));
+}
+
+/// Replaces the first `from` of a file by `to`.
+///
+/// # Panics
+/// There is none, or the file cannot be written.
+pub fn replace_in(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).expect("a text");
+    assert!(text.contains(from), "{} has no `{from}`", file.display());
+    fs::write(file, text.replacen(from, to, 1)).expect("a text");
 }
 
 /// An IDX file of unsigned bytes.
@@ -367,10 +382,4 @@ pub fn idx_data(folder: &Path, size: u32) {
         let labels = idx(&[examples], |at| (at % 10) as u8);
         fs::write(folder.join(files[1]), labels).expect("a file");
     }
-}
-
-fn command(program: &str, arguments: &[&str], folder: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(folder);
-    command
 }

@@ -1,5 +1,25 @@
 //! Measuring sides against each other on a machine with other things to do.
 
+use std::env;
+
+/// Which of `names` the command line asks for: all where it names none.
+///
+/// # Panics
+/// It names another one.
+pub fn chosen<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    // Cargo gives benchmarks an option of its own.
+    let words = env::args().skip(1).filter(|word| !word.starts_with("--"));
+    let words: Vec<String> = words.collect();
+    for word in &words {
+        assert!(
+            names.contains(&word.as_str()),
+            "{word:?} is none of {names:?}"
+        );
+    }
+    let asked_for = |name: &&str| words.is_empty() || words.iter().any(|word| word == name);
+    names.iter().copied().filter(asked_for).collect()
+}
+
 /// What each side gives in each of `rounds` rounds, in which all have their turn, sorted by side.
 pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
     let mut measured = vec![Vec::new(); sides.len()];

@@ -7,6 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use kiln_tests::{
     job::fails,
     rendered::{IDX_FILES as FILES, Project, idx, idx_data as data, text},
+    running::{self, TRAINING},
 };
 
 struct Program {
@@ -28,7 +29,7 @@ impl Program {
 
     #[track_caller]
     fn runs(&self, options: &[&str]) -> String {
-        let output = self.command(options).output().unwrap();
+        let output = running::output(&mut self.command(options), TRAINING);
         assert!(output.status.success(), "{options:?}: {}", text(&output));
         text(&output)
     }
@@ -179,11 +180,9 @@ fn a_full_disk_keeps_the_checkpoint_before(program: &Program) {
         "trap '' XFSZ; ulimit -f 100; exec '{}' train --resume --epochs 2 --output-dir runs/full",
         program.program.display()
     );
-    let output = Command::new("bash")
-        .args(["-c", &script])
-        .current_dir(&program.folder)
-        .output();
-    let output = output.unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir(&program.folder);
+    let output = running::output(&mut bash, TRAINING);
     let printed = text(&output);
     assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(

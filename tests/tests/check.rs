@@ -3,7 +3,11 @@
 
 use std::process::Command;
 
-use kiln_tests::{rendered::Project, shared_target};
+use kiln_tests::{
+    rendered::Project,
+    running::{self, BUILD},
+    shared_target,
+};
 use serde_json::Value;
 
 const CHECKS: [&str; 5] = [
@@ -16,12 +20,12 @@ const CHECKS: [&str; 5] = [
 
 /// Whether all passed, by the exit status, and the report.
 fn check(project: &Project) -> (bool, Value) {
-    let output = Command::new(env!("CARGO_BIN_EXE_kiln_command"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln_command"));
+    command
         .args(["check", "--format", "json"])
         .current_dir(project.path())
-        .env("CARGO_TARGET_DIR", shared_target())
-        .output()
-        .unwrap();
+        .env("CARGO_TARGET_DIR", shared_target());
+    let output = running::output(&mut command, BUILD);
     let report = serde_json::from_slice(&output.stdout);
     let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use kiln_tests::rendered::{Project, text};
+use kiln_tests::{
+    job::signal,
+    rendered::{Project, text},
+    running::{self, Running, TRAINING},
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -29,13 +33,13 @@ fn command(program: &Path, runs: &Path, options: &[&str]) -> Command {
 /// Runs the program and gives what it printed.
 #[track_caller]
 fn run(program: &Path, runs: &Path, options: &[&str]) -> String {
-    let output = command(program, runs, options).output().unwrap();
+    let output = running::output(&mut command(program, runs, options), TRAINING);
     assert!(output.status.success(), "{options:?}: {}", text(&output));
     text(&output)
 }
 
 fn fails(program: &Path, runs: &Path, options: &[&str]) -> String {
-    let output = command(program, runs, options).output().unwrap();
+    let output = running::output(&mut command(program, runs, options), TRAINING);
     let printed = text(&output);
     assert!(!output.status.success(), "{options:?} succeeds: {printed}");
     assert!(!printed.contains("panicked"), "{options:?}: {printed}");
@@ -124,15 +128,10 @@ fn kills_lose_nothing(program: &Path, runs: &Path) {
     let (mut random, mut steps) = (1_u32, 0);
     for kill in 0..KILLS {
         let announced = latest(runs);
-        let mut child = command(program, runs, &options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let running = Running::start(&mut command(program, runs, &options));
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         thread::sleep(Duration::from_micros(u64::from(random >> 8) % 200_000));
-        child.kill().unwrap();
-        let printed = text(&child.wait_with_output().unwrap());
+        let printed = text(&running.kill());
         assert!(!printed.contains("warning"), "kill {kill}: {printed}");
         assert!(!printed.contains("error"), "kill {kill}: {printed}");
         if let (Some(announced), true) = (announced, printed.contains("resumed from")) {
@@ -217,14 +216,6 @@ fn damage_is_refused(program: &Path, runs: &Path) {
     );
 }
 
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill")
-        .args([name, &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(sent.success());
-}
-
 /// SIGTERM and SIGINT save a checkpoint, and the resumed run ends as one that was not stopped.
 fn signals_end_a_run_that_goes_on(program: &Path, runs: &Path) {
     for (name, accumulate) in [("-TERM", "1"), ("-INT", "3")] {
@@ -233,17 +224,11 @@ fn signals_end_a_run_that_goes_on(program: &Path, runs: &Path) {
         run(program, &whole, &options);
         let expected = manifest(&latest(&whole).unwrap());
         let runs = runs.join(name);
-        let child = command(program, &runs, &options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        while checkpoints(&runs).is_empty() {
-            thread::sleep(Duration::from_millis(5));
-        }
+        let running = Running::start(&mut command(program, &runs, &options))
+            .wait_until("checkpoint", || !checkpoints(&runs).is_empty());
         thread::sleep(Duration::from_millis(60));
-        signal(&child, name);
-        let output: Output = child.wait_with_output().unwrap();
+        signal(name, running.id());
+        let output = running.end(TRAINING);
         let printed = text(&output);
         assert_eq!(output.status.code(), Some(0), "{printed}");
         assert!(

@@ -73,7 +73,7 @@ fn options_are_added_to_another_task() {
     assert!(project.path().join("launch/slurm.sh").exists());
     assert!(project.path().join(".github/workflows").exists());
     project.cargo(&["test", "--test", "contract"]);
-    project.cargo(&["run", "--release", "--", "--epochs", "1"]);
+    project.cargo(&["run", "--", "--epochs", "1"]);
     let runs = fs::read_dir(project.path().join("runs")).unwrap().flatten();
     let files = runs.filter(|entry| {
         let name = entry.file_name();

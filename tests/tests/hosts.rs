@@ -2,17 +2,18 @@
 //! own. MPI starts on all, one is cut off, and the job ends in time and goes on with the rest.
 
 use std::{
-    fs::{self, File},
+    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command},
-    thread,
-    time::{Duration, Instant},
+    process::Command,
+    time::Instant,
 };
 
 use kiln_tests::{
+    job::lines,
     mpi,
     rendered::{Project, text},
+    running::{Running, TRAINING},
 };
 
 /// For how long a worker may keep the others waiting, in seconds.
@@ -113,36 +114,10 @@ fn ip(words: &str) -> Result<(), String> {
     }
 }
 
-/// A launcher on its way. It writes into a file: what is left on a host that is cut off would keep
-/// a pipe open.
-struct Launched {
-    child: Child,
-    output: PathBuf,
-}
-
-impl Launched {
-    fn start(mut command: Command, output: PathBuf) -> Self {
-        let file = File::create(&output).unwrap();
-        command.stdout(file.try_clone().unwrap()).stderr(file);
-        let child = command.spawn().unwrap();
-        Launched { child, output }
-    }
-
-    /// Waits for the end; gives whether it was a good one, and what was printed.
-    fn end(mut self) -> (bool, String) {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return (status.success(), fs::read_to_string(&self.output).unwrap());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        self.child.kill().unwrap();
-        panic!(
-            "it does not end: {}",
-            fs::read_to_string(&self.output).unwrap()
-        );
-    }
+/// Whether it was a good end, and what was printed.
+fn ending(job: Running) -> (bool, String) {
+    let output = job.end(TRAINING);
+    (output.status.success(), text(&output))
 }
 
 #[test]
@@ -158,24 +133,18 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
             return;
         }
     };
-    let program = project.build_with_examples("mpi").join("program");
+    let program = project.build_for_all_strategies().join("program");
     let runs = project.path().join("runs");
     let options = format!(
         "--output-dir {} --epochs 100000 --checkpoint-steps 5",
         runs.display()
     );
-    let output = |name: &str| project.path().join(name);
-    let command = hosts.launch(&program, &[1, 2, 3], &format!("{options} -- train"));
-    let job = Launched::start(command, output("cut"));
+    let mut command = hosts.launch(&program, &[1, 2, 3], &format!("{options} -- train"));
     let log = runs.join("metrics.jsonl");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while fs::read_to_string(&log).unwrap_or_default().lines().count() < 2 {
-        assert!(Instant::now() < deadline, "no epoch within a minute");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let job = Running::start(&mut command).wait_until("second epoch", || lines(&log) >= 2);
     hosts.cut_off("c");
     let cut = Instant::now();
-    let (success, printed) = job.end();
+    let (success, printed) = ending(job);
     let seconds = cut.elapsed().as_secs_f64();
     assert!(!success, "{printed}");
     assert!(seconds < TIMEOUT as f64 + 1.0, "{seconds}: {printed}");
@@ -189,8 +158,8 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
     }
     println!("the job ended {seconds:.1} s after the cut");
     let options = options.replace("100000", "1");
-    let command = hosts.launch(&program, &[1, 2], &format!("{options} --resume"));
-    let (success, printed) = Launched::start(command, output("resumed")).end();
+    let mut command = hosts.launch(&program, &[1, 2], &format!("{options} --resume"));
+    let (success, printed) = ending(Running::start(&mut command));
     assert!(success, "{printed}");
     assert!(
         printed.contains("resumed from ") && printed.contains("test  loss "),
@@ -198,8 +167,8 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
     );
 
     // A host that does not answer is an error at the start.
-    let command = hosts.launch(&program, &[1, 3], &options);
-    let (success, printed) = Launched::start(command, output("refused")).end();
+    let mut command = hosts.launch(&program, &[1, 3], &options);
+    let (success, printed) = ending(Running::start(&mut command));
     assert!(!success, "{printed}");
     println!("{printed}");
 }

@@ -3,7 +3,7 @@
 
 mod peer;
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use kiln::{
     example::{Example, render_example},
@@ -13,9 +13,11 @@ use kiln::{
     todo,
 };
 use kiln_tests::{
-    NAME, combinations,
+    NAME, cargo_outside, combinations,
     rendered::{Project, share_builds, text},
-    repository, shared_target, template_folder, write,
+    repository,
+    running::{self, BUILD},
+    shared_target, template_folder, write,
 };
 use peer::{Peer, assert_same};
 use tempfile::TempDir;
@@ -52,17 +54,11 @@ fn its_own_tests_pass_and_notice_a_change() {
     let lock = repository().join("tests/fixtures/Cargo.lock");
     fs::copy(lock, shared_target().join("Cargo.lock")).unwrap();
     let test = |only: &str| {
-        let output = Command::new(env!("CARGO"))
-            .args(["test", only])
-            .current_dir(house.path())
-            .env(
-                "CARGO_TARGET_DIR",
-                repository().join("target/house-template"),
-            )
+        let mut cargo = cargo_outside(&["test", only], house.path());
+        cargo
             .env("KILN_BUILD_DIR", shared_target())
-            .env("INSTA_UPDATE", "no")
-            .output();
-        let output = output.unwrap();
+            .env("INSTA_UPDATE", "no");
+        let output = running::output(&mut cargo, BUILD);
         (output.status.success(), text(&output))
     };
     let (passes, printed) = test("");

@@ -12,7 +12,7 @@ const GLOBAL_BATCH: usize = 24;
 fn stages_train_to_the_weights_of_the_whole_model() {
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_with_examples(""),
+        programs: project.build_for_all_strategies(),
         folder: project.path(),
         strategy: "model-parallel",
     };

@@ -7,6 +7,7 @@ use kiln_tests::{
     job::{Job, assert_close, signal, workers},
     mpi,
     rendered::{Project, idx_data, text},
+    running::TRAINING,
 };
 
 /// Examples of a global batch; it divides by all numbers of replicas here.
@@ -18,7 +19,7 @@ fn several_processes_are_one_job() {
         return;
     }
     let project = Project::default_answers();
-    let programs = project.build_with_examples("mpi");
+    let programs = project.build_for_all_strategies();
     let job = Job {
         programs,
         folder: project.path(),
@@ -130,9 +131,9 @@ fn another_number_of_processes_goes_on(job: &Job) {
 
 fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
     let options = ["--output-dir", "runs/signal", "--epochs", "100000", "train"];
-    let child = job.start(&mut job.command(3, &options), "runs/signal");
+    let running = job.start(&mut job.command(3, &options), "runs/signal");
     signal("-TERM", workers("runs/signal")[2]);
-    let output = child.wait_with_output().unwrap();
+    let output = running.end(TRAINING);
     assert!(output.status.success(), "{}", text(&output));
     assert!(
         text(&output).contains("go on with the same options and --resume"),
@@ -156,9 +157,9 @@ fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
         "100000",
     ];
     launch.args(options).args(["--", "train"]);
-    let child = job.start(&mut launch, "runs/launch");
-    signal("-TERM", child.id());
-    let output = child.wait_with_output().unwrap();
+    let running = job.start(&mut launch, "runs/launch");
+    signal("-TERM", running.id());
+    let output = running.end(TRAINING);
     assert!(output.status.success(), "{}", text(&output));
     assert!(
         text(&output).contains("go on with the same options and --resume"),
@@ -214,6 +215,16 @@ fn what_does_not_fit_together_is_refused(job: &Job) {
             "error: worker 1 of 2",
             "neither train-images-idx3-ubyte nor",
         ],
+    );
+    // MPI waits for the one that never calls it.
+    let mut silent = mpi::run(1);
+    silent
+        .arg(&program)
+        .args(["--strategy", "multi-worker-mirrored", "--timeout", "3"])
+        .args([":", "-np", "1", "sleep", "100"]);
+    job.fails(
+        &mut silent,
+        &["MPI has not connected this process with the others within 3 s"],
     );
     let mut mirrored = mpi::run(2);
     mirrored

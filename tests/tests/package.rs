@@ -1,18 +1,17 @@
 //! The crate that is published holds the whole template and all examples, and builds alone.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
-use kiln_tests::{Entry, Tree, diff, read_tree, repository, shared_target};
+use kiln_tests::{
+    Entry, Tree, cargo_outside, diff, read_tree,
+    rendered::text,
+    repository,
+    running::{self, BUILD},
+};
 
-fn cargo(args: &[&str], folder: &Path, target: &Path) {
-    let output = Command::new(env!("CARGO"))
-        .args(args)
-        .current_dir(folder)
-        .env("CARGO_TARGET_DIR", target)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "cargo {args:?}: {said}");
+fn succeeds(cargo: &mut Command) {
+    let output = running::output(cargo, BUILD);
+    assert!(output.status.success(), "{cargo:?}: {}", text(&output));
 }
 
 fn files(tree: Tree) -> Tree {
@@ -32,7 +31,7 @@ fn holds_template_and_examples_and_builds_alone() {
         "--allow-dirty",
         "--no-verify",
     ];
-    cargo(&package, &repository(), place.path());
+    succeeds(cargo_outside(&package, &repository()).env("CARGO_TARGET_DIR", place.path()));
     let archive = format!("package/kiln-{}.crate", env!("CARGO_PKG_VERSION"));
     let unpacked = Command::new("tar")
         .args(["-xzf", &archive])
@@ -52,16 +51,12 @@ fn holds_template_and_examples_and_builds_alone() {
         assert!(packed == source, "{}", diff(&source, &packed));
     }
 
-    // The dependencies are built once for all runs; the crate itself always anew.
-    let target = shared_target().join("package");
-    cargo(&["build", "--locked", "--quiet"], &root, &target);
-    let made = Command::new(target.join("debug/kiln"))
-        .args(["new", "a", "--yes", "--vcs", "none"])
-        .current_dir(place.path())
-        .status()
-        .unwrap();
-    assert!(made.success());
-    let copied = place.path().join("a/src/main.rs");
+    let made = place.path().join("a");
+    let path = made.to_str().unwrap();
+    let new = ["new", "a", "--yes", "--vcs", "none", "--path", path];
+    let run = [&["run", "--locked", "--"], &new[..]].concat();
+    succeeds(&mut cargo_outside(&run, &root));
+    let copied = made.join("src/main.rs");
     let expected = fs::read(repository().join("template/src/main.rs")).unwrap();
     assert_eq!(fs::read(copied).unwrap(), expected);
 }

@@ -7,6 +7,7 @@ use kiln_tests::{
     job::{Job, signal, workers},
     mpi,
     rendered::{Project, idx_data, text},
+    running::TRAINING,
 };
 
 /// What the digits must reach with 4 replicas.
@@ -68,7 +69,7 @@ fn replicas_of_several_processes_train_at_their_own_pace() {
         return;
     }
     let project = Project::default_answers();
-    let job = job(project.build_with_examples("mpi"), project.path());
+    let job = job(project.build_for_all_strategies(), project.path());
     each_batch_is_computed_once(&job);
     a_signal_to_one_stops_all_after_the_same_step(&job);
     another_number_of_processes_goes_on(&job);
@@ -100,9 +101,9 @@ fn each_batch_is_computed_once(job: &Job) {
 
 fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
     let options = ["--output-dir", "runs/signal", "--epochs", "100000", "train"];
-    let child = job.start(&mut job.command(3, &options), "runs/signal");
+    let running = job.start(&mut job.command(3, &options), "runs/signal");
     signal("-TERM", workers("runs/signal")[1]);
-    let output = child.wait_with_output().unwrap();
+    let output = running.end(TRAINING);
     let printed = text(&output);
     assert!(output.status.success(), "{printed}");
     let step = &job.manifest("runs/signal")["step"];

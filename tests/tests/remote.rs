@@ -49,7 +49,7 @@ impl Drop for Server {
 fn a_program_trains_across_servers() {
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_with_examples("remote"),
+        programs: project.build_for_all_strategies(),
         folder: project.path(),
         strategy: "remote",
     };

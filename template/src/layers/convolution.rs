@@ -32,8 +32,7 @@ pub fn is_2x2(pool: &MaxPool2d) -> bool {
 /// groups, or with sizes that do not fit, of which Burn's layer says what is wrong.
 pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
     let convolution = convolution(layer, pooled, x)?;
-    let outputs = convolution.outputs;
-    operation::on_cpu(convolution, outputs, x, &layer.weight, layer.bias.as_ref())
+    operation::on_cpu(convolution, x, &layer.weight, layer.bias.as_ref())
 }
 
 fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
@@ -69,6 +68,10 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
 impl Operation for Convolution {
     /// With pooling, which value of each window was the largest.
     type Kept = Arc<Vec<u8>>;
+
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
 
     fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
         let parameters = [weight.storage::<f32>(), bias.storage()];

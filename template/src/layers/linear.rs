@@ -20,7 +20,7 @@ pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>
         return None;
     }
     let product = Product { inputs, outputs };
-    operation::on_cpu(product, outputs, x, &layer.weight, layer.bias.as_ref())
+    operation::on_cpu(product, x, &layer.weight, layer.bias.as_ref())
 }
 
 /// `x * weight + bias`, from `[.., inputs]` to `[.., outputs]`.
@@ -32,6 +32,10 @@ struct Product {
 
 impl Operation for Product {
     type Kept = ();
+
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
 
     fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, ()) {
         let Product { inputs, outputs } = *self;

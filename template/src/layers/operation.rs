@@ -23,6 +23,9 @@ pub trait Operation: Clone + Debug + Send + 'static {
     /// What the backward pass needs beside input and weight.
     type Kept: Clone + Debug + Send;
 
+    /// How many biases there are.
+    fn outputs(&self) -> usize;
+
     /// The output.
     fn forward(&self, parameters: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept);
 
@@ -35,24 +38,21 @@ pub trait Operation: Clone + Debug + Send + 'static {
     ) -> [Option<FlexTensor>; 3];
 }
 
-/// What `operation` with this many outputs gives, recorded where `x` is, or none where it is not for
-/// this module: on another device, in another type, or where activations are computed again to save
-/// memory.
+/// What `operation` gives, recorded where `x` is, or none where it is not for this module: on another
+/// device, in another type, or where activations are computed again to save memory.
 pub fn on_cpu<O: Operation, const D: usize, const W: usize>(
     operation: O,
-    outputs: usize,
     x: &Tensor<D>,
     weight: &Param<Tensor<W>>,
     bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
     let weight = weight.val();
-    let bias = match bias {
-        Some(bias) => bias.val(),
-        None => Tensor::zeros([outputs], &x.device()),
-    };
-    if [x.dtype(), weight.dtype(), bias.dtype()] != [DType::F32; 3] {
+    let bias = bias.map(Param::val);
+    let of_bias = bias.as_ref().map_or(DType::F32, Tensor::dtype);
+    if [x.dtype(), weight.dtype(), of_bias] != [DType::F32; 3] {
         return None;
     }
+    let bias = bias.unwrap_or_else(|| Tensor::zeros([operation.outputs()], &x.device()));
     let x = x.clone();
     let Some(checkpointing) = x.gradient_checkpointing_strategy() else {
         let x = x.try_into_primitive::<Flex>().ok()?;

@@ -8,7 +8,7 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -47,6 +47,8 @@ pub struct Mpi {
     jobs: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     monitor: Option<Monitor>,
+    /// While it joins the others.
+    joining: Option<Joining>,
     post: Arc<Post>,
     /// Buffers of earlier sums, for the next ones.
     spare: Mutex<Vec<Vec<f32>>>,
@@ -63,10 +65,11 @@ impl Mpi {
         let carried = Arc::clone(&post);
         let work = move || {
             let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
+                let _ = ready.send(None);
                 return;
             };
             let world = universe.world();
-            let _ = ready.send((world.rank() as usize, world.size() as usize));
+            let _ = ready.send(Some((world.rank() as usize, world.size() as usize)));
             loop {
                 let job = match carried.is_open() {
                     true => queue.recv_timeout(TICK),
@@ -86,7 +89,11 @@ impl Mpi {
             drop(universe);
         };
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work)?;
-        let started = started.recv();
+        let joining = Joining {
+            since: Instant::now(),
+            timeout,
+        };
+        let started = wait_for(&started, || joining.check())?;
         let (index, processes) = started.context("MPI was started in this process before")?;
         let mut job = Mpi {
             index,
@@ -94,6 +101,7 @@ impl Mpi {
             jobs: Mutex::new(Some(jobs)),
             thread: Mutex::new(Some(thread)),
             monitor: None,
+            joining: Some(joining),
             post,
             spare: Mutex::default(),
         };
@@ -109,6 +117,7 @@ impl Mpi {
         if processes > 1 && !timeout.is_zero() {
             job.monitor = Some(job.start_monitor(timeout)?);
         }
+        job.joining = None;
         Ok(job)
     }
 
@@ -155,13 +164,7 @@ impl Mpi {
 
     /// Waits for what comes, as long as the job goes on.
     fn wait<T>(&self, result: &Receiver<T>) -> Result<T> {
-        loop {
-            match result.recv_timeout(POLL) {
-                Ok(result) => return Ok(result),
-                Err(RecvTimeoutError::Disconnected) => bail!("the thread of MPI is gone"),
-                Err(RecvTimeoutError::Timeout) => self.check()?,
-            }
-        }
+        wait_for(result, || self.check())
     }
 
     fn open_post(&self) -> Result<()> {
@@ -256,6 +259,7 @@ impl Workers for Mpi {
     }
 
     fn check(&self) -> Result<()> {
+        self.joining.as_ref().map_or(Ok(()), Joining::check)?;
         self.monitor.as_ref().map_or(Ok(()), Monitor::check)
     }
 
@@ -287,6 +291,8 @@ impl Workers for Mpi {
             monitor.leave();
         }
         self.call("the end of the job", |world| world.barrier())?;
+        // MPI waits for the others once more, and the monitor ends this process where that never ends.
+        let _waiting = self.enter("the end of MPI".to_owned());
         lock(&self.jobs).take();
         match lock(&self.thread).take().map(JoinHandle::join) {
             Some(Err(_)) => bail!("the thread of MPI panicked"),
@@ -297,6 +303,37 @@ impl Workers for Mpi {
     fn fail(&self, reason: &str) -> bool {
         let monitor = self.monitor.as_ref();
         monitor.is_none_or(|monitor| monitor.fail(reason))
+    }
+}
+
+/// How long MPI may keep a process waiting that has no monitor yet; zero means for ever.
+struct Joining {
+    since: Instant,
+    timeout: Duration,
+}
+
+impl Joining {
+    fn check(&self) -> Result<()> {
+        let Joining { since, timeout } = self;
+        ensure!(
+            timeout.is_zero() || since.elapsed() < *timeout,
+            "MPI has not connected this process with the others within {} s: see whether each of \
+             them runs this program, and whether MPI can use the network between their hosts, or \
+             allow more with --timeout",
+            timeout.as_secs_f64()
+        );
+        Ok(())
+    }
+}
+
+/// Waits for what comes, as long as `goes_on` allows.
+fn wait_for<T>(result: &Receiver<T>, goes_on: impl Fn() -> Result<()>) -> Result<T> {
+    loop {
+        match result.recv_timeout(POLL) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Disconnected) => bail!("the thread of MPI is gone"),
+            Err(RecvTimeoutError::Timeout) => goes_on()?,
+        }
     }
 }
 

@@ -1,0 +1,168 @@
+//! Programs that tests start. Each ends in time, or the test fails and tells what still runs: a test
+//! that waits for ever says nothing.
+
+use std::{
+    fs,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use kiln::snapshot::text;
+use tempfile::NamedTempFile;
+
+/// Much longer than any training of the tests takes.
+pub const TRAINING: Duration = Duration::from_secs(300);
+/// Much longer than any build takes, which compiles Burn at most.
+pub const BUILD: Duration = Duration::from_secs(2400);
+
+/// Between two looks at a program.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A program on its way. It writes into files: what outlives it, such as a worker on a host that is cut
+/// off, would keep a pipe open.
+pub struct Running {
+    child: Child,
+    command: String,
+    stdout: NamedTempFile,
+    stderr: NamedTempFile,
+}
+
+impl Running {
+    /// Starts a program.
+    ///
+    /// # Panics
+    /// It does not start.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let [stdout, stderr] = [(); 2].map(|()| NamedTempFile::new().expect("a temporary file"));
+        let for_child = |file: &NamedTempFile| Stdio::from(file.reopen().expect("a second handle"));
+        command
+            .stdin(Stdio::null())
+            .stdout(for_child(&stdout))
+            .stderr(for_child(&stderr));
+        let child = command.spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        Running {
+            child,
+            command: format!("{command:?}"),
+            stdout,
+            stderr,
+        }
+    }
+
+    /// The id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the program ends.
+    ///
+    /// # Panics
+    /// It does not within `limit`, and is killed.
+    #[track_caller]
+    pub fn end(mut self, limit: Duration) -> Output {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a process") {
+                return self.output(status);
+            }
+            if Instant::now() > deadline {
+                self.fail(&format!("has not ended for {limit:?}"));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until something is so.
+    ///
+    /// # Panics
+    /// It is not within a minute, or the program ends before.
+    #[track_caller]
+    pub fn wait_until(mut self, what: &str, is_so: impl Fn() -> bool) -> Self {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            if let Some(status) = self.child.try_wait().expect("a process") {
+                self.fail(&format!("ended before {what}: {status}"));
+            }
+            if Instant::now() > deadline {
+                self.fail(&format!("has no {what} within a minute"));
+            }
+            thread::sleep(PAUSE);
+        }
+        self
+    }
+
+    #[track_caller]
+    fn fail(self, problem: &str) -> ! {
+        let (command, processes) = (self.command.clone(), processes());
+        panic!(
+            "{command} {problem}.\nIt printed:\n{}\nThere run:\n{processes}",
+            text(&self.kill())
+        );
+    }
+
+    /// Ends the program.
+    ///
+    /// # Panics
+    /// There is no such process.
+    pub fn kill(mut self) -> Output {
+        self.child.kill().expect("a process");
+        let status = self.child.wait().expect("a process");
+        self.output(status)
+    }
+
+    fn output(self, status: ExitStatus) -> Output {
+        Output {
+            status,
+            stdout: fs::read(self.stdout).expect("what was printed"),
+            stderr: fs::read(self.stderr).expect("what was printed"),
+        }
+    }
+}
+
+/// Runs a program and gives what it printed.
+///
+/// # Panics
+/// It does not start, or does not end within `limit`.
+#[track_caller]
+pub fn output(command: &mut Command, limit: Duration) -> Output {
+    Running::start(command).end(limit)
+}
+
+/// The threads of this machine, with what each waits for in the kernel.
+fn processes() -> String {
+    let columns = "pid,ppid,tid,stat,etimes,time,wchan:24,args";
+    let list = Command::new("ps").args(["-eLo", columns]).output();
+    list.map_or_else(
+        |error| format!("cannot be told: {error}"),
+        |list| text(&list),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn what_outlives_a_program_does_not_keep_a_test() {
+        let output = output(&mut shell("sleep 20 & echo out; echo err >&2"), TRAINING);
+        assert!(output.status.success());
+        assert_eq!([output.stdout, output.stderr], [b"out\n", b"err\n"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "has not ended for 100ms.\nIt printed:\nstill here")]
+    fn what_does_not_end_is_told() {
+        output(
+            &mut shell("echo still here; exec sleep 20"),
+            Duration::from_millis(100),
+        );
+    }
+}
