@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{
     mpi,
     rendered::text,
-    running::{self, Running, TRAINING},
+    running::{self, Running, TRAINING, succeeds},
 };
 
 /// How far losses and weights may be from those of one replica.
@@ -54,7 +54,7 @@ impl Job {
     /// They fail.
     #[track_caller]
     pub fn runs(&self, workers: usize, options: &[&str]) -> String {
-        succeeds(&mut self.command(workers, options))
+        succeeds(&mut self.command(workers, options), TRAINING)
     }
 
     /// As [`runs`](Self::runs), with one process that MPI knows nothing of.
@@ -63,7 +63,7 @@ impl Job {
     /// It fails.
     #[track_caller]
     pub fn runs_alone(&self, options: &[&str]) -> String {
-        succeeds(self.alone().args(options))
+        succeeds(self.alone().args(options), TRAINING)
     }
 
     /// As [`fails`], in the folder of the job.
@@ -81,7 +81,7 @@ impl Job {
     /// There is none.
     pub fn weights(&self, runs: &str) -> Vec<f64> {
         let mut command = Command::new(self.programs.join("weights"));
-        let lines = succeeds(command.arg(self.latest(runs)));
+        let lines = succeeds(command.arg(self.latest(runs)), TRAINING);
         let number = |line: &str| line.parse().expect("a number");
         lines.lines().map(number).collect()
     }
@@ -133,9 +133,7 @@ impl Job {
     /// # Panics
     /// It does not come so far.
     pub fn start(&self, command: &mut Command, folder: &str) -> Running {
-        let running = Running::start(command);
-        let log = self.folder.join(folder).join("metrics.jsonl");
-        running.wait_until("second epoch", || lines(&log) >= 2)
+        wait_for_second_epoch(Running::start(command), &self.folder.join(folder))
     }
 
     /// Makes sure that a job of three processes ends in time after `lose`, which gets their ids, with
@@ -174,12 +172,12 @@ pub fn ends_in_time(running: Running, lost: Instant, messages: &[&str]) {
     }
 }
 
-/// Has `command` run, and fail with these messages.
+/// Has `command` run, and fail with these messages; gives what it prints.
 ///
 /// # Panics
 /// It succeeds, panics, or says something else.
 #[track_caller]
-pub fn fails(command: &mut Command, messages: &[&str]) {
+pub fn fails(command: &mut Command, messages: &[&str]) -> String {
     let output = running::output(command, TRAINING);
     let printed = text(&output);
     assert!(!output.status.success(), "{command:?} succeeds: {printed}");
@@ -190,17 +188,7 @@ pub fn fails(command: &mut Command, messages: &[&str]) {
             "{command:?} lacks {message:?}: {printed}"
         );
     }
-}
-
-/// Runs a command and gives what it prints.
-///
-/// # Panics
-/// It fails.
-#[track_caller]
-fn succeeds(command: &mut Command) -> String {
-    let output = running::output(command, TRAINING);
-    assert!(output.status.success(), "{command:?}: {}", text(&output));
-    text(&output)
+    printed
 }
 
 /// Makes sure that two runs came to the same values.
@@ -219,9 +207,15 @@ pub fn assert_close(left: &[f64], right: &[f64], what: &str) {
     println!("{what}: {largest:e}");
 }
 
-/// The lines of a file, which may not be there yet.
-pub fn lines(file: &Path) -> usize {
-    fs::read_to_string(file).unwrap_or_default().lines().count()
+/// Waits until the second epoch of a training that writes into `runs` begins.
+///
+/// # Panics
+/// It does not come so far.
+#[track_caller]
+pub fn wait_for_second_epoch(running: Running, runs: &Path) -> Running {
+    let log = runs.join("metrics.jsonl");
+    let lines = || fs::read_to_string(&log).unwrap_or_default().lines().count();
+    running.wait_until("second epoch", || lines() >= 2)
 }
 
 /// The process ids of the workers that use a folder.

@@ -130,6 +130,17 @@ pub fn output(command: &mut Command, limit: Duration) -> Output {
     Running::start(command).end(limit)
 }
 
+/// As [`output`], of a program that succeeds; gives the text.
+///
+/// # Panics
+/// As `output`, or it fails.
+#[track_caller]
+pub fn succeeds(command: &mut Command, limit: Duration) -> String {
+    let output = output(command, limit);
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    text(&output)
+}
+
 /// The threads of this machine, with what each waits for in the kernel.
 fn processes() -> String {
     let columns = "pid,ppid,tid,stat,etimes,time,wchan:24,args";

@@ -7,7 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use kiln_tests::{
     job::fails,
     rendered::{IDX_FILES as FILES, Project, idx, idx_data as data, text},
-    running::{self, TRAINING},
+    running::{self, TRAINING, succeeds},
 };
 
 struct Program {
@@ -29,9 +29,7 @@ impl Program {
 
     #[track_caller]
     fn runs(&self, options: &[&str]) -> String {
-        let output = running::output(&mut self.command(options), TRAINING);
-        assert!(output.status.success(), "{options:?}: {}", text(&output));
-        text(&output)
+        succeeds(&mut self.command(options), TRAINING)
     }
 }
 

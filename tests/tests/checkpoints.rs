@@ -14,9 +14,9 @@ use std::{
 };
 
 use kiln_tests::{
-    job::signal,
+    job::{self, signal},
     rendered::{Project, text},
-    running::{self, Running, TRAINING},
+    running::{Running, TRAINING, succeeds},
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -33,17 +33,12 @@ fn command(program: &Path, runs: &Path, options: &[&str]) -> Command {
 /// Runs the program and gives what it printed.
 #[track_caller]
 fn run(program: &Path, runs: &Path, options: &[&str]) -> String {
-    let output = running::output(&mut command(program, runs, options), TRAINING);
-    assert!(output.status.success(), "{options:?}: {}", text(&output));
-    text(&output)
+    succeeds(&mut command(program, runs, options), TRAINING)
 }
 
+#[track_caller]
 fn fails(program: &Path, runs: &Path, options: &[&str]) -> String {
-    let output = running::output(&mut command(program, runs, options), TRAINING);
-    let printed = text(&output);
-    assert!(!output.status.success(), "{options:?} succeeds: {printed}");
-    assert!(!printed.contains("panicked"), "{options:?}: {printed}");
-    printed
+    job::fails(&mut command(program, runs, options), &[])
 }
 
 /// The checkpoints of a run by step and finished epoch.

@@ -7,6 +7,7 @@ use kiln::todo;
 use kiln_tests::{
     rendered::{Project, text},
     repository,
+    running::{self, TRAINING},
 };
 use serde_json::Value;
 
@@ -64,11 +65,11 @@ fn fill_in(project: &Project) {
 fn options_are_added_to_another_task() {
     let project = Project::with_answers(&[("tensorboard", "no")]);
     fill_in(&project);
-    let output = Command::new(env!("CARGO_BIN_EXE_kiln_command"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln_command"));
+    command
         .args(["add", "slurm", "ci", "tensorboard", "--allow-dirty"])
-        .current_dir(project.path())
-        .output()
-        .unwrap();
+        .current_dir(project.path());
+    let output = running::output(&mut command, TRAINING);
     assert!(output.status.success(), "{output:?}");
     assert!(project.path().join("launch/slurm.sh").exists());
     assert!(project.path().join(".github/workflows").exists());

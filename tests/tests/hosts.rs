@@ -6,14 +6,14 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use kiln_tests::{
-    job::lines,
+    job::wait_for_second_epoch,
     mpi,
     rendered::{Project, text},
-    running::{Running, TRAINING},
+    running::Running,
 };
 
 /// For how long a worker may keep the others waiting, in seconds.
@@ -116,7 +116,7 @@ fn ip(words: &str) -> Result<(), String> {
 
 /// Whether it was a good end, and what was printed.
 fn ending(job: Running) -> (bool, String) {
-    let output = job.end(TRAINING);
+    let output = job.end(Duration::from_secs(120));
     (output.status.success(), text(&output))
 }
 
@@ -140,8 +140,7 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
         runs.display()
     );
     let mut command = hosts.launch(&program, &[1, 2, 3], &format!("{options} -- train"));
-    let log = runs.join("metrics.jsonl");
-    let job = Running::start(&mut command).wait_until("second epoch", || lines(&log) >= 2);
+    let job = wait_for_second_epoch(Running::start(&mut command), &runs);
     hosts.cut_off("c");
     let cut = Instant::now();
     let (success, printed) = ending(job);

@@ -14,7 +14,7 @@ use kiln::{
 };
 use kiln_tests::{
     NAME, cargo_outside, combinations,
-    rendered::{Project, share_builds, text},
+    rendered::{Project, replace_in, share_builds, text},
     repository,
     running::{self, BUILD},
     shared_target, template_folder, write,
@@ -35,12 +35,10 @@ fn house() -> TempDir {
 /// Uses this repository's Kiln, and its versions of everything else.
 fn depend_on_this_kiln(house: &Path) {
     let manifest = house.join("Cargo.toml");
-    let text = fs::read_to_string(&manifest).unwrap();
     let dependency = "kiln = { version = \"0.2.0\"";
-    assert!(text.contains(dependency), "{text}");
     let path = repository().join("generator").display().to_string();
     let here = format!("kiln = {{ path = {path:?}");
-    fs::write(&manifest, text.replace(dependency, &here)).unwrap();
+    replace_in(&manifest, dependency, &here);
     fs::copy(repository().join("Cargo.lock"), house.join("Cargo.lock")).unwrap();
 }
 

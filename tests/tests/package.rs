@@ -3,16 +3,9 @@
 use std::{fs, process::Command};
 
 use kiln_tests::{
-    Entry, Tree, cargo_outside, diff, read_tree,
-    rendered::text,
-    repository,
-    running::{self, BUILD},
+    Entry, Tree, cargo_outside, diff, read_tree, repository,
+    running::{BUILD, succeeds},
 };
-
-fn succeeds(cargo: &mut Command) {
-    let output = running::output(cargo, BUILD);
-    assert!(output.status.success(), "{cargo:?}: {}", text(&output));
-}
 
 fn files(tree: Tree) -> Tree {
     let files = tree
@@ -31,7 +24,10 @@ fn holds_template_and_examples_and_builds_alone() {
         "--allow-dirty",
         "--no-verify",
     ];
-    succeeds(cargo_outside(&package, &repository()).env("CARGO_TARGET_DIR", place.path()));
+    succeeds(
+        cargo_outside(&package, &repository()).env("CARGO_TARGET_DIR", place.path()),
+        BUILD,
+    );
     let archive = format!("package/kiln-{}.crate", env!("CARGO_PKG_VERSION"));
     let unpacked = Command::new("tar")
         .args(["-xzf", &archive])
@@ -55,7 +51,7 @@ fn holds_template_and_examples_and_builds_alone() {
     let path = made.to_str().unwrap();
     let new = ["new", "a", "--yes", "--vcs", "none", "--path", path];
     let run = [&["run", "--locked", "--"], &new[..]].concat();
-    succeeds(&mut cargo_outside(&run, &root));
+    succeeds(&mut cargo_outside(&run, &root), BUILD);
     let copied = made.join("src/main.rs");
     let expected = fs::read(repository().join("template/src/main.rs")).unwrap();
     assert_eq!(fs::read(copied).unwrap(), expected);

@@ -9,6 +9,7 @@ use kiln_tests::{
     python,
     rendered::{Project, text},
     repository,
+    running::{self, TRAINING},
 };
 use serde_json::{Value, json};
 
@@ -33,8 +34,8 @@ fn tensorboard_reads_what_was_written() {
 
     let fixture = repository().join("tests/fixtures/read_events.py");
     let mut command = Command::new(python);
-    let output = command.arg(fixture).arg(folder.join("run")).output();
-    let output = output.expect("Python starts");
+    command.arg(fixture).arg(folder.join("run"));
+    let output = running::output(&mut command, TRAINING);
     assert!(output.status.success(), "{}", text(&output));
     let events: Value = serde_json::from_slice(&output.stdout).expect("JSON");
 

@@ -6,6 +6,7 @@ use kiln::{history::Release, name::Name, option::Answers, record::RECORD_FILE, r
 use kiln_tests::{
     NAME,
     rendered::{Project, SHARED},
+    running::{self, TRAINING},
 };
 
 /// What the user of each project has changed.
@@ -26,11 +27,11 @@ fn every_release_updates_to_this_version() {
         for (file, from, to) in EDITS {
             project.edit(file, from, to);
         }
-        let output = Command::new(env!("CARGO_BIN_EXE_kiln_command"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln_command"));
+        command
             .args(["update", "--allow-dirty"])
-            .current_dir(project.path())
-            .output()
-            .unwrap();
+            .current_dir(project.path());
+        let output = running::output(&mut command, TRAINING);
         let version = release.version();
         assert!(output.status.success(), "{version}: {output:?}");
         is_of_this_version(&project, version);

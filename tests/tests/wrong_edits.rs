@@ -173,8 +173,7 @@ fn a_wrong_edit_fails_a_test_that_names_the_site() {
     for (site, file, right, wrong) in EDITS {
         let path = project.path().join("src").join(file);
         let source = fs::read_to_string(&path).unwrap();
-        assert!(source.contains(right), "{file} has no `{right}`");
-        fs::write(&path, source.replacen(right, wrong, 1)).unwrap();
+        project.edit(file, right, wrong);
         let guards = guards(site);
         let arguments = ["test", "--test", "contract", "--", "--exact"];
         let names: Vec<&str> = guards.iter().map(String::as_str).collect();
