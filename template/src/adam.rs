@@ -5,7 +5,7 @@ use burn::{
     optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource},
     tensor::{DType, Device, Tensor, TensorData},
 };
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Values of a parameter that a thread updates at a time.
@@ -199,18 +199,32 @@ impl Step {
             .zip(gradient.par_chunks(PIECE))
             .zip(moments)
             .for_each(|((weights, gradient), moments)| {
-                Arch::new().dispatch(|| self.update(weights, gradient, moments));
+                Arch::new().dispatch(Piece(self, weights, gradient, moments));
             });
         let tensor =
             |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
         (tensor(weights), [moment_1, moment_2].map(tensor))
     }
+}
+
+/// Some of a parameter's weights, with their gradient and moments. It is a type, as a closure would only
+/// be called, compiled for any processor, and not be compiled again for this one.
+struct Piece<'a>(
+    &'a Step,
+    &'a mut [f32],
+    &'a [f32],
+    (&'a mut [f32], &'a mut [f32]),
+);
+
+impl WithSimd for Piece<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn update(&self, weights: &mut [f32], gradient: &[f32], moments: (&mut [f32], &mut [f32])) {
-        let [beta_1, beta_2] = self.betas.map(|beta| beta as f32);
-        let [rest_1, rest_2] = self.betas.map(|beta| (1.0 - beta) as f32);
-        let numbers = [self.rate, self.epsilon, self.kept];
+    fn with_simd<S: Simd>(self, _: S) {
+        let Piece(step, weights, gradient, moments) = self;
+        let [beta_1, beta_2] = step.betas.map(|beta| beta as f32);
+        let [rest_1, rest_2] = step.betas.map(|beta| (1.0 - beta) as f32);
+        let numbers = [step.rate, step.epsilon, step.kept];
         let [rate, epsilon, kept] = numbers.map(|number| number as f32);
         let moments = moments.0.iter_mut().zip(moments.1);
         for ((weight, gradient), (moment_1, moment_2)) in

@@ -177,12 +177,20 @@ pub fn set_step(step: usize) {
     GLOBALS.with_borrow_mut(|globals| globals.step = step);
 }
 
-/// Keeps the gradients of an update for reports.
-pub fn remember_gradients(gradients: FlatGradients) {
-    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = Some(gradients));
+/// Keeps the gradients of an epoch's last update for reports, and none of the others: that would take a
+/// copy in each step. A parameter server cannot tell which update is the last.
+///
+/// # Errors
+/// This thread is no replica's.
+pub fn remember_gradients(gradients: &FlatGradients) -> Result<()> {
+    let batch = replica_context()?.batch();
+    let is_last = batch.is_none_or(|batch| batch.ends_epoch);
+    let last = is_last.then(|| gradients.clone());
+    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = last);
+    Ok(())
 }
 
-/// The values of each parameter, and those of its gradient in the last update, by name.
+/// The values of each parameter, and those of its gradient in the epoch's last update, by name.
 pub fn weights_and_gradients() -> Result<Vec<(String, Vec<f32>)>> {
     let mut values = with_model(named_parameters)?;
     values

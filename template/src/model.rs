@@ -100,8 +100,8 @@ pub struct Trainable {
 
 impl Trainable {
     /// Takes one step down the gradients.
-    pub fn update(mut self, gradients: &FlatGradients) -> Self {
-        let gradients = gradients.of(&self.model);
+    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+        let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);
         self
     }

@@ -186,10 +186,10 @@ impl Model {
         ),
         ("    pub optimizer: ScheduledOptimizer,", "    pub optimizer: ScheduledOptimizer,\n    pub second: ScheduledOptimizer,"),
         (
-            "        let gradients = gradients.of(&self.model);
+            "        let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);",
-            "        let network = gradients.of(&self.model.network);
-        let brightness = gradients.of(&self.model.brightness);
+            "        let network = gradients.take(&self.model.network);
+        let brightness = gradients.take(&self.model.brightness);
         self.model.network = self.optimizer.update(self.model.network, network);
         self.model.brightness = self.second.update(self.model.brightness, brightness);",
         ),

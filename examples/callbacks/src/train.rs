@@ -100,15 +100,14 @@ pub fn update_parameters(gradients: FlatGradients) -> Result<()> {
     // After the sum over replicas, so that all see the same gradients and update alike.
     let (mut update_gradients, display_gradients) = CALLBACKS.update_pre(gradients)?;
     update_gradients.retain(|parameter| is_trainable(parameter, step));
+    globals::remember_gradients(&display_gradients)?;
     globals::update_trainable(|trainable| {
-        let trainable = trainable.update(&update_gradients);
+        let trainable = trainable.update(update_gradients);
         if cfg!(debug_assertions) {
             replica_context()?.check_equal("the parameters", hash_parameters(&trainable.model))?;
         }
         Ok(trainable)
-    })?;
-    globals::remember_gradients(display_gradients);
-    Ok(())
+    })
 }
 
 /// Trains one replica on its share of a batch.

@@ -111,12 +111,12 @@ pub struct Trainable {
 
 impl Trainable {
     /// Takes one step down the gradients: each optimizer sees those of its network.
-    pub fn update(mut self, gradients: &FlatGradients) -> Self {
+    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
         let model = self.model;
-        let g = gradients.of(&model.generator_g);
-        let f = gradients.of(&model.generator_f);
-        let x = gradients.of(&model.discriminator_x);
-        let y = gradients.of(&model.discriminator_y);
+        let g = gradients.take(&model.generator_g);
+        let f = gradients.take(&model.generator_f);
+        let x = gradients.take(&model.discriminator_x);
+        let y = gradients.take(&model.discriminator_y);
         self.model = Model {
             generator_g: self.optimizer_g.update(model.generator_g, g),
             generator_f: self.optimizer_f.update(model.generator_f, f),

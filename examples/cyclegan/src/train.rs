@@ -88,15 +88,14 @@ pub fn update_parameters(mut gradients: FlatGradients) -> Result<()> {
         return Ok(());
     }
     gradients.retain(|parameter| is_trainable(parameter, step));
+    globals::remember_gradients(&gradients)?;
     globals::update_trainable(|trainable| {
-        let trainable = trainable.update(&gradients);
+        let trainable = trainable.update(gradients);
         if cfg!(debug_assertions) {
             replica_context()?.check_equal("the parameters", hash_parameters(&trainable.model))?;
         }
         Ok(trainable)
-    })?;
-    globals::remember_gradients(gradients);
-    Ok(())
+    })
 }
 
 /// Trains one replica on its share of a batch.

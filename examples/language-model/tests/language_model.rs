@@ -223,7 +223,7 @@ fn the_norms_do_not_shrink() -> Result<()> {
             // All zeros: only the decay changes anything.
             let gradients = FlatGradients::new(&model, Gradients::new())?;
             let before = named_parameters(&model);
-            globals::update_trainable(|trainable| Ok(trainable.update(&gradients)))?;
+            globals::update_trainable(|trainable| Ok(trainable.update(gradients)))?;
             Ok((before, named_parameters(&globals::model()?)))
         })
     })?;

@@ -67,6 +67,8 @@ pub struct BatchInfo {
     pub batches_in_update: usize,
     /// Whether it is the last batch of its update.
     pub completes_update: bool,
+    /// Whether it is the last batch of its epoch.
+    pub ends_epoch: bool,
 }
 
 /// A dataset in global batches, each split over the replicas.
@@ -226,6 +228,7 @@ impl<E> Batches<E> {
             examples_in_update: end - self.position,
             batches_in_update: (end - self.position).div_ceil(batch),
             completes_update: position + batch >= end,
+            ends_epoch: position + batch >= self.end,
         };
         let update = starts.map(info).collect();
         self.position = end;
@@ -485,6 +488,10 @@ mod tests {
             (6, 2)
         );
         assert_eq!(updates(&avoided).last(), Some(&(4, 12, true)));
+        for data in [data, dropped, avoided] {
+            let last = data.epoch(2).position(|shards| shards.info().ends_epoch);
+            assert_eq!(last, Some(data.batches_per_epoch() - 1));
+        }
     }
 
     /// Examples that take longer the smaller they are; number 40 cannot be read, and 41 panics.

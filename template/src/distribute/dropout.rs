@@ -80,6 +80,7 @@ mod tests {
                 examples_in_update: 1,
                 batches_in_update: 1,
                 completes_update: true,
+                ends_epoch: true,
             });
             let ones = Tensor::<2>::ones([100, 100], replica.device());
             let output = Dropout::new(0.25).forward(ones).into_data();

@@ -1,4 +1,4 @@
-use std::{collections::HashMap, ops::Range};
+use std::{mem, ops::Range};
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::{
@@ -6,7 +6,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Tensor, TensorData, Transaction},
 };
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Values that small parameters have in a bucket together; a parameter of as many has its own, which
@@ -208,27 +208,47 @@ impl FlatGradients {
         &self.buckets[parameter.bucket][parameter.values.clone()]
     }
 
-    /// The gradients of `module`, the model or a part of it, as tensors for its optimizer.
-    pub fn of<M: Module>(&self, module: &M) -> GradientsParams {
-        let by_id = self
-            .parameters
-            .iter()
-            .filter(|parameter| parameter.trains)
-            .map(|parameter| (parameter.id, self.values_of(parameter)));
+    /// Takes the gradients of `module`, the model or a part of it, as tensors for its optimizer. What is
+    /// large is not copied; afterwards it is gone from here.
+    pub fn take<M: Module>(&mut self, module: &M) -> GradientsParams {
+        self.norm = None;
         let mut unflatten = Unflatten {
-            by_id: by_id.collect(),
+            flat: self,
             gradients: GradientsParams::new(),
         };
         module.visit(&mut unflatten);
         unflatten.gradients
     }
+
+    /// The values of a parameter that trains.
+    fn take_values(&mut self, id: ParamId) -> Option<Vec<f32>> {
+        let wanted = |parameter: &Parameter| parameter.id == id && parameter.trains;
+        let parameter = self
+            .parameters
+            .remove(self.parameters.iter().position(wanted)?);
+        let bucket = &mut self.buckets[parameter.bucket];
+        Some(match bucket.len() == parameter.values.len() {
+            true => mem::take(bucket),
+            false => bucket[parameter.values].to_vec(),
+        })
+    }
 }
 
-/// In parts that vector instructions sum at once, always the same ones.
 fn sum_of_squares(values: &[f32]) -> f64 {
-    Arch::new().dispatch(|| {
+    Arch::new().dispatch(SumOfSquares(values))
+}
+
+/// In parts that vector instructions sum at once, always the same ones. It is a type, as a closure would
+/// only be called, compiled for any processor, and not be compiled again for this one.
+struct SumOfSquares<'a>(&'a [f32]);
+
+impl WithSimd for SumOfSquares<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f64 {
         let square = |value: &f32| f64::from(*value) * f64::from(*value);
-        let (whole, rest) = values.as_chunks::<16>();
+        let (whole, rest) = self.0.as_chunks::<16>();
         let mut sums = [0.0; 16];
         for values in whole {
             for (sum, value) in sums.iter_mut().zip(values) {
@@ -236,7 +256,7 @@ fn sum_of_squares(values: &[f32]) -> f64 {
             }
         }
         sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
-    })
+    }
 }
 
 struct Flatten {
@@ -345,14 +365,14 @@ impl ModuleVisitor for Flatten {
 }
 
 struct Unflatten<'a> {
-    by_id: HashMap<ParamId, &'a [f32]>,
+    flat: &'a mut FlatGradients,
     gradients: GradientsParams,
 }
 
 impl ModuleVisitor for Unflatten<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(values) = self.by_id.get(&param.id) {
-            let data = TensorData::new(values.to_vec(), param.lazy_shape());
+        if let Some(values) = self.flat.take_values(param.id) {
+            let data = TensorData::new(values, param.lazy_shape());
             let device = param.lazy_device().without_autodiff();
             self.gradients
                 .register(param.id, Tensor::<D>::from_data(data, &device));
@@ -421,13 +441,15 @@ mod tests {
     fn tensors_come_back_as_they_were_but_for_what_does_not_train() {
         let model = weights([5.0, 6.0]);
         let mut flat = flat(&model);
-        let params = flat.of(&model);
+        let params = flat.clone().take(&model);
         assert_eq!(gradient(&params, &model.used), Some(vec![10.0, 12.0]));
         assert_eq!(gradient(&params, &model.unused), Some(vec![0.0, 0.0]));
         flat.retain(|path| path != "unused");
-        let params = flat.of(&model);
+        let params = flat.take(&model);
         assert_eq!(gradient(&params, &model.used), Some(vec![10.0, 12.0]));
         assert_eq!(gradient(&params, &model.unused), None);
+        let again = flat.take(&model);
+        assert_eq!(gradient(&again, &model.used), None, "it was taken");
     }
 
     #[test]

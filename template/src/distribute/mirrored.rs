@@ -69,6 +69,7 @@ mod tests {
                 examples_in_update: examples * batches,
                 batches_in_update: batches,
                 completes_update: true,
+                ends_epoch: true,
             });
             match replica.rank() < examples {
                 true => Ok(scale_regularization_loss(decay)?.into_scalar::<f32>()),

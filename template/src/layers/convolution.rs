@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::{
     operation::{self, Operation, tensor},
+    passes::add,
     unfolded::{Buffers, Convolution, Gradients},
 };
 
@@ -67,21 +68,22 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
 
 impl Operation for Convolution {
     /// With pooling, which value of each window was the largest.
-    type Kept = Arc<Vec<u8>>;
+    type Kept = Arc<Vec<u32>>;
 
     fn outputs(&self) -> usize {
         self.outputs
     }
 
     fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
-        let parameters = [weight.storage::<f32>(), bias.storage()];
+        let weight = self.weight_by_tap(weight.storage());
+        let parameters = [&weight, bias.storage::<f32>()];
         let images = x.storage::<f32>();
         let batch = images.len() / self.image_values();
         let (group, values) = (self.group(), self.output_values());
         let mut output = vec![0.0; batch * values];
         let mut chosen = vec![0; if self.pooled { batch * values } else { 0 }];
         // Without pooling there is nothing to cut.
-        let mut pieces: Vec<&mut [u8]> = chosen.chunks_mut(group * values).collect();
+        let mut pieces: Vec<&mut [u32]> = chosen.chunks_mut(group * values).collect();
         pieces.resize_with(batch.div_ceil(group), Default::default);
         output
             .par_chunks_mut(group * values)
@@ -113,7 +115,7 @@ impl Operation for Convolution {
         pieces.resize_with(batch.div_ceil(part), Default::default);
         let inputs = Inputs {
             images,
-            weight: weight.storage(),
+            weight: &self.weight_by_output(weight.storage()),
             gradient: gradient.storage(),
             chosen,
         };
@@ -140,9 +142,10 @@ impl Operation for Convolution {
                 sum
             });
         let sum = sum.expect("a batch has images");
+        let like = |values, other: &FlexTensor| tensor(values, other.layout().shape().clone());
         [
-            of_images.then(|| tensor(image_gradient, x.layout().shape().clone())),
-            of_weight.then(|| tensor(sum.weight, weight.layout().shape().clone())),
+            of_images.then(|| like(image_gradient, x)),
+            of_weight.then(|| like(self.weight_gradient(&sum.weight), weight)),
             of_bias.then(|| tensor(sum.bias, [self.outputs])),
         ]
     }
@@ -151,9 +154,10 @@ impl Operation for Convolution {
 /// What the backward pass reads.
 struct Inputs<'a> {
     images: &'a [f32],
+    /// By output.
     weight: &'a [f32],
     gradient: &'a [f32],
-    chosen: &'a [u8],
+    chosen: &'a [u32],
 }
 
 impl Convolution {
@@ -188,12 +192,6 @@ impl Convolution {
             );
         }
     }
-}
-
-fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut()
-        .zip(values)
-        .for_each(|(sum, value)| *sum += value);
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ mod matrix;
 #[cfg(feature = "cpu-layers")]
 mod operation;
 #[cfg(feature = "cpu-layers")]
+mod passes;
+#[cfg(feature = "cpu-layers")]
 mod unfolded;
 
 use burn::{

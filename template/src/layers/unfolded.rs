@@ -1,5 +1,6 @@
-//! Convolutions as matrix products: `convolved [outputs, places] = weight [outputs, taps] * unfolded [taps,
-//! places]`, where a place is one of the output, and a tap one of the values that it depends on.
+//! Convolutions as matrix products: `convolved [places, outputs] = unfolded [places, taps] * weight [taps,
+//! outputs]`, where a place is one of the output, and a tap one of the values that it depends on, in the
+//! order `[rows, columns, channels]` of the kernel.
 //!
 //! Source: Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing"
 //! (2006). What is unfolded at a time, some small images or some rows of a large one, fits into a core's
@@ -7,18 +8,17 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
+use super::{
+    matrix::{Matrix, Threads, multiply},
+    passes::{LANES, Pass},
+};
 
-use super::matrix::{Matrix, Threads, multiply};
-
-/// Values that are copied at a time: rows are read and written up to this many values further.
-const LANES: usize = 16;
 /// Values that are unfolded at a time, about: half a MiB.
 const VALUES: usize = 1 << 17;
 /// Places that are enough for a fast product.
 const PLACES: usize = 256;
-/// Instead of one of a window's values: the ReLU gave 0.
-const OFF: u8 = u8::MAX;
+/// Columns that a product computes at a time with the longest vectors.
+const COLUMNS: usize = 16;
 
 /// Sizes of a convolution without groups, and of what follows it.
 #[derive(Clone, Copy, Debug)]
@@ -38,33 +38,36 @@ pub struct Convolution {
 
 /// For one group of images at a time.
 pub struct Buffers {
-    /// `[images, channels, height, width]` with the padding, which stays zero.
+    /// `[images, height, width, channels]` with the padding, which stays zero.
     padded: Vec<f32>,
     /// Its gradient.
     folded: Vec<f32>,
-    /// `[taps, images, places]` of a piece, or its gradient.
+    /// `[images, places, taps]` of a piece, or its gradient.
     unfolded: Vec<f32>,
-    /// `[outputs, images, places]` of a piece, or its gradient.
+    /// `[images, places, outputs]` of a piece, or its gradient.
     convolved: Vec<f32>,
+    /// `[rows, columns, outputs]` of one image after all, or its gradient.
+    pixels: Vec<f32>,
 }
 
 /// What is unfolded at a time.
-struct Piece {
-    images: usize,
+pub struct Piece {
+    pub images: usize,
     /// Of each image when it is convolved.
-    rows: Range<usize>,
+    pub rows: Range<usize>,
 }
 
 /// Gradients of the parameters, to which each group of images adds.
 pub struct Gradients {
-    /// `[outputs, taps]`, or empty where it is not wanted.
+    /// As [`Convolution::weight_index`] has it, or empty where it is not wanted.
     pub weight: Vec<f32>,
-    /// `[outputs]`.
+    /// `[outputs]`, or empty.
     pub bias: Vec<f32>,
 }
 
 impl Convolution {
-    fn padded(&self) -> [usize; 2] {
+    /// Rows and columns with the padding.
+    pub fn padded(&self) -> [usize; 2] {
         [0, 1].map(|axis| self.image[axis] + self.padding[axis].0 + self.padding[axis].1)
     }
 
@@ -74,7 +77,8 @@ impl Convolution {
         [0, 1].map(|axis| self.dilation[axis] * (self.kernel[axis] - 1) < padded[axis]) == [true; 2]
     }
 
-    fn convolved(&self) -> [usize; 2] {
+    /// Rows and columns before a pooling.
+    pub fn convolved(&self) -> [usize; 2] {
         let padded = self.padded();
         [0, 1].map(|axis| {
             let reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1;
@@ -109,7 +113,7 @@ impl Convolution {
         self.outputs * self.output().iter().product::<usize>()
     }
 
-    fn padded_values(&self) -> usize {
+    pub fn padded_values(&self) -> usize {
         self.channels * self.padded().iter().product::<usize>()
     }
 
@@ -140,50 +144,105 @@ impl Convolution {
 
     pub fn buffers(&self) -> Buffers {
         let padded = self.group() * self.padded_values() + LANES;
-        let places = self.group() * self.rows() * self.convolved()[1];
+        let [_, columns] = self.convolved();
+        let places = self.group() * self.rows() * columns;
         Buffers {
             padded: vec![0.0; padded],
             folded: vec![0.0; padded],
             unfolded: vec![0.0; self.taps() * places + LANES],
             convolved: vec![0.0; self.outputs * places],
+            pixels: vec![0.0; self.outputs * self.rows() * columns],
         }
     }
 
-    /// From a group of images to `output`. With pooling, `chosen` says which value of a window is the
-    /// largest; without, it is empty.
+    /// Calls with tap, output, and where their weight is in Burn's order `[outputs, channels, rows,
+    /// columns]`.
+    fn for_each_weight(&self, mut call: impl FnMut(usize, usize, usize)) {
+        let places = self.kernel[0] * self.kernel[1];
+        for output in 0..self.outputs {
+            for place in 0..places {
+                for channel in 0..self.channels {
+                    let tap = place * self.channels + channel;
+                    call(
+                        tap,
+                        output,
+                        (output * self.channels + channel) * places + place,
+                    );
+                }
+            }
+        }
+    }
+
+    /// `[taps, outputs]` of a weight in Burn's order.
+    pub fn weight_by_tap(&self, weight: &[f32]) -> Vec<f32> {
+        let mut by_tap = vec![0.0; weight.len()];
+        self.for_each_weight(|tap, output, at| by_tap[tap * self.outputs + output] = weight[at]);
+        by_tap
+    }
+
+    /// `[outputs, taps]` of a weight in Burn's order.
+    pub fn weight_by_output(&self, weight: &[f32]) -> Vec<f32> {
+        let mut by_output = vec![0.0; weight.len()];
+        self.for_each_weight(|tap, output, at| by_output[output * self.taps() + tap] = weight[at]);
+        by_output
+    }
+
+    /// Whether the gradient of the weight is summed as `[taps, outputs]`, not `[outputs, taps]`: a
+    /// product computes whole vectors of its columns.
+    fn sums_by_tap(&self) -> bool {
+        self.outputs.is_multiple_of(COLUMNS)
+    }
+
+    /// The gradient of the weight in Burn's order.
+    pub fn weight_gradient(&self, sums: &[f32]) -> Vec<f32> {
+        let mut gradient = vec![0.0; sums.len()];
+        self.for_each_weight(|tap, output, at| {
+            let from = match self.sums_by_tap() {
+                true => tap * self.outputs + output,
+                false => output * self.taps() + tap,
+            };
+            gradient[at] = sums[from];
+        });
+        gradient
+    }
+
+    /// From a group of images to `output`, with a weight by tap. With pooling, `chosen` says which value
+    /// of a window is the largest; without, it is empty.
     pub fn forward_group(
         &self,
         images: &[f32],
         [weight, bias]: [&[f32]; 2],
         buffers: &mut Buffers,
         output: &mut [f32],
-        chosen: &mut [u8],
+        chosen: &mut [u32],
     ) {
         let Buffers {
             padded,
             unfolded,
             convolved,
+            pixels,
             ..
         } = buffers;
-        let (outputs, taps) = (self.outputs, self.taps());
-        self.pad(images, padded);
+        let weight = Matrix::new(weight, [self.taps(), self.outputs]);
+        self.pass(Pass::Pad(images, padded));
         for piece in self.pieces(images.len() / self.image_values()) {
-            let places = self.places_of(&piece);
-            Arch::new().dispatch(|| self.unfold(&piece, padded, unfolded));
-            let weight = Matrix::new(weight, [outputs, taps]);
-            let images = Matrix::new(unfolded, [taps, places]);
-            multiply(convolved, false, weight, images, Threads::This);
-            Arch::new().dispatch(|| self.finish(&piece, convolved, bias, output, chosen));
+            let size = [self.places_of(&piece), self.taps()];
+            self.pass(Pass::Unfold(&piece, padded, unfolded));
+            let images = Matrix::new(unfolded, size);
+            multiply(convolved, false, images, weight, Threads::This);
+            self.pass(Pass::Finish(
+                &piece, convolved, bias, pixels, output, chosen,
+            ));
         }
     }
 
     /// From the gradient of a group's output to those of the parameters, and of the images where
-    /// `image_gradient` is not empty.
+    /// `image_gradient` is not empty, with a weight by output.
     pub fn backward_group(
         &self,
         images: &[f32],
         weight: &[f32],
-        (gradient, chosen): (&[f32], &[u8]),
+        (gradient, chosen): (&[f32], &[u32]),
         buffers: &mut Buffers,
         gradients: &mut Gradients,
         image_gradient: &mut [f32],
@@ -193,246 +252,36 @@ impl Convolution {
             folded,
             unfolded,
             convolved,
+            pixels,
         } = buffers;
-        let (outputs, taps) = (self.outputs, self.taps());
-        if !gradients.weight.is_empty() {
-            self.pad(images, padded);
+        let Gradients { weight: sums, bias } = gradients;
+        if !sums.is_empty() {
+            self.pass(Pass::Pad(images, padded));
         }
-        if !image_gradient.is_empty() {
-            folded.fill(0.0);
-        }
+        folded.fill(0.0);
         for piece in self.pieces(images.len() / self.image_values()) {
             let places = self.places_of(&piece);
-            Arch::new().dispatch(|| self.spread(&piece, gradient, chosen, convolved));
-            let sums = gradients.bias.iter_mut();
-            sums.zip(convolved.chunks_exact(places))
-                .for_each(|(sum, row)| *sum += total(row));
-            let convolved = Matrix::new(convolved, [outputs, places]);
-            if !gradients.weight.is_empty() {
-                Arch::new().dispatch(|| self.unfold(&piece, padded, unfolded));
-                let unfolded = Matrix::new(unfolded, [taps, places]).transposed();
-                multiply(
-                    &mut gradients.weight,
-                    true,
-                    convolved,
-                    unfolded,
-                    Threads::This,
-                );
+            self.pass(Pass::Spread(
+                &piece, gradient, chosen, bias, pixels, convolved,
+            ));
+            let convolved = Matrix::new(convolved, [places, self.outputs]);
+            if !sums.is_empty() {
+                self.pass(Pass::Unfold(&piece, padded, unfolded));
+                let unfolded = Matrix::new(unfolded, [places, self.taps()]);
+                let (left, right) = match self.sums_by_tap() {
+                    true => (unfolded, convolved),
+                    false => (convolved, unfolded),
+                };
+                multiply(sums, true, left.transposed(), right, Threads::This);
             }
             if !image_gradient.is_empty() {
-                let weight = Matrix::new(weight, [outputs, taps]).transposed();
-                multiply(unfolded, false, weight, convolved, Threads::This);
-                Arch::new().dispatch(|| self.fold(&piece, unfolded, folded));
+                let weight = Matrix::new(weight, [self.outputs, self.taps()]);
+                multiply(unfolded, false, convolved, weight, Threads::This);
+                self.pass(Pass::Fold(&piece, unfolded, folded));
             }
         }
         if !image_gradient.is_empty() {
-            self.crop(folded, image_gradient);
+            self.pass(Pass::Crop(folded, image_gradient));
         }
     }
-
-    /// Calls with where each row of an image begins, and where it begins in a padded one.
-    fn for_each_row(&self, mut call: impl FnMut(usize, usize)) {
-        let ([height, width], [rows, columns]) = (self.padded(), self.image);
-        let [(top, _), (left, _)] = self.padding;
-        for row in 0..self.channels * rows {
-            let line = row / rows * height + row % rows + top;
-            call(row * columns, line * width + left);
-        }
-    }
-
-    fn pad(&self, images: &[f32], padded: &mut [f32]) {
-        let width = self.image[1];
-        let images = images.chunks_exact(self.image_values());
-        for (image, padded) in images.zip(padded.chunks_mut(self.padded_values())) {
-            self.for_each_row(|at, inside| {
-                padded[inside..inside + width].copy_from_slice(&image[at..at + width]);
-            });
-        }
-    }
-
-    fn crop(&self, padded: &[f32], images: &mut [f32]) {
-        let width = self.image[1];
-        let images = images.chunks_exact_mut(self.image_values());
-        for (image, padded) in images.zip(padded.chunks(self.padded_values())) {
-            self.for_each_row(|at, inside| {
-                image[at..at + width].copy_from_slice(&padded[inside..inside + width]);
-            });
-        }
-    }
-
-    /// Calls with where each row of the unfolded images begins, and where its values begin in padded
-    /// ones.
-    #[inline(always)]
-    fn for_each_unfolded_row(&self, piece: &Piece, mut call: impl FnMut(usize, usize)) {
-        let ([height, width], [_, columns]) = (self.padded(), self.convolved());
-        let mut at = 0;
-        for tap in 0..self.taps() {
-            let (rest, column) = (tap / self.kernel[1], tap % self.kernel[1]);
-            let (channel, row) = (rest / self.kernel[0], rest % self.kernel[0]);
-            let start = (channel * height + row * self.dilation[0]) * width;
-            let start = start + column * self.dilation[1];
-            for image in 0..piece.images {
-                let start = image * self.padded_values() + start;
-                for row in piece.rows.clone() {
-                    call(at, start + row * self.stride[0] * width);
-                    at += columns;
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn unfold(&self, piece: &Piece, padded: &[f32], unfolded: &mut [f32]) {
-        let ([_, columns], [_, stride]) = (self.convolved(), self.stride);
-        self.for_each_unfolded_row(piece, |at, from| {
-            if stride == 1 {
-                copy_row(&padded[from..], &mut unfolded[at..], columns);
-            } else {
-                let values = padded[from..].iter().step_by(stride);
-                let row = unfolded[at..at + columns].iter_mut();
-                row.zip(values).for_each(|(to, value)| *to = *value);
-            }
-        });
-    }
-
-    /// Adds all that was unfolded to where it came from.
-    #[inline(always)]
-    fn fold(&self, piece: &Piece, unfolded: &[f32], padded: &mut [f32]) {
-        let ([_, columns], [_, stride]) = (self.convolved(), self.stride);
-        self.for_each_unfolded_row(piece, |at, from| {
-            let row = &unfolded[at..at + columns];
-            if stride == 1 {
-                let sums = padded[from..from + columns].iter_mut();
-                sums.zip(row).for_each(|(sum, value)| *sum += value);
-            } else {
-                let sums = padded[from..].iter_mut().step_by(stride);
-                sums.zip(row).for_each(|(sum, value)| *sum += value);
-            }
-        });
-    }
-
-    /// Calls with each plane of a piece, `[outputs, images]`: its number, the channel, and where it is in
-    /// the output, whose order is `[images, outputs, ..]`.
-    #[inline(always)]
-    fn for_each_plane(&self, piece: &Piece, mut call: impl FnMut(usize, usize, Range<usize>)) {
-        let [rows, columns] = self.output();
-        let pooled = if self.pooled { 2 } else { 1 };
-        let (start, count) = (piece.rows.start / pooled, piece.rows.len() / pooled);
-        for plane in 0..self.outputs * piece.images {
-            let (channel, image) = (plane / piece.images, plane % piece.images);
-            let at = ((image * self.outputs + channel) * rows + start) * columns;
-            call(plane, channel, at..at + count * columns);
-        }
-    }
-
-    /// Adds the bias, and pools where that follows.
-    #[inline(always)]
-    fn finish(
-        &self,
-        piece: &Piece,
-        convolved: &[f32],
-        bias: &[f32],
-        output: &mut [f32],
-        chosen: &mut [u8],
-    ) {
-        let ([_, width], [_, columns]) = (self.convolved(), self.output());
-        let places = piece.rows.len() * width;
-        self.for_each_plane(piece, |plane, channel, at| {
-            let (from, bias) = (&convolved[plane * places..][..places], bias[channel]);
-            let output = &mut output[at.clone()];
-            if !self.pooled {
-                output
-                    .iter_mut()
-                    .zip(from)
-                    .for_each(|(to, value)| *to = value + bias);
-                return;
-            }
-            let chosen = chosen[at].chunks_exact_mut(columns);
-            let lines = output.chunks_exact_mut(columns).zip(chosen);
-            for ((output, chosen), pair) in lines.zip(from.chunks_exact(2 * width)) {
-                let (upper, lower) = pair.split_at(width);
-                pool_line([upper, lower], bias, output, chosen);
-            }
-        });
-    }
-
-    /// The gradient of `convolved` from that of the output.
-    #[inline(always)]
-    fn spread(&self, piece: &Piece, gradient: &[f32], chosen: &[u8], convolved: &mut [f32]) {
-        let ([_, width], [_, columns]) = (self.convolved(), self.output());
-        let places = piece.rows.len() * width;
-        self.for_each_plane(piece, |plane, _, at| {
-            let to = &mut convolved[plane * places..][..places];
-            let gradient = &gradient[at.clone()];
-            if !self.pooled {
-                to.copy_from_slice(gradient);
-                return;
-            }
-            // A last row or column alone is not pooled.
-            to.fill(0.0);
-            let lines = gradient
-                .chunks_exact(columns)
-                .zip(chosen[at].chunks_exact(columns));
-            for ((gradient, chosen), pair) in lines.zip(to.chunks_exact_mut(2 * width)) {
-                let (upper, lower) = pair.split_at_mut(width);
-                spread_line(gradient, chosen, [upper, lower]);
-            }
-        });
-    }
-}
-
-/// Copies `length` values, and some that follow.
-#[inline(always)]
-fn copy_row(from: &[f32], to: &mut [f32], length: usize) {
-    for at in (0..length).step_by(LANES) {
-        to[at..at + LANES].copy_from_slice(&from[at..at + LANES]);
-    }
-}
-
-/// The largest of each 2x2 values plus `bias`, and which one it was; 0 and [`OFF`] where that is not
-/// above 0. NaN stays.
-#[inline(always)]
-fn pool_line([upper, lower]: [&[f32]; 2], bias: f32, output: &mut [f32], chosen: &mut [u8]) {
-    let larger = |one: (f32, u8), two: (f32, u8)| {
-        if two.0 > one.0 || two.0.is_nan() {
-            two
-        } else {
-            one
-        }
-    };
-    let windows = upper.chunks_exact(2).zip(lower.chunks_exact(2));
-    for ((upper, lower), (output, chosen)) in windows.zip(output.iter_mut().zip(chosen)) {
-        let above = larger((upper[0], 0), (upper[1], 1));
-        let below = larger((lower[0], 2), (lower[1], 3));
-        let (value, which) = larger(above, below);
-        let value = value + bias;
-        (*output, *chosen) = if value <= 0.0 {
-            (0.0, OFF)
-        } else {
-            (value, which)
-        };
-    }
-}
-
-/// Each gradient where the chosen value was, and 0 elsewhere.
-#[inline(always)]
-fn spread_line(gradient: &[f32], chosen: &[u8], [upper, lower]: [&mut [f32]; 2]) {
-    let windows = upper.chunks_exact_mut(2).zip(lower.chunks_exact_mut(2));
-    for ((upper, lower), (gradient, chosen)) in windows.zip(gradient.iter().zip(chosen)) {
-        let keep = |which| if *chosen == which { *gradient } else { 0.0 };
-        upper.copy_from_slice(&[keep(0), keep(1)]);
-        lower.copy_from_slice(&[keep(2), keep(3)]);
-    }
-}
-
-/// A sum in `LANES` parts, which a processor adds at a time.
-fn total(values: &[f32]) -> f32 {
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut sums = [0.0; LANES];
-    for chunk in chunks {
-        sums.iter_mut()
-            .zip(chunk)
-            .for_each(|(sum, value)| *sum += value);
-    }
-    sums.iter().chain(rest).sum()
 }
