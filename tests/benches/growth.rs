@@ -9,6 +9,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use kiln_tests::{
@@ -132,7 +133,8 @@ impl Crate {
         ]);
         let width = width.to_string();
         let runs = self.project.path().join("runs");
-        train(&self.program, &runs, &options, &[("WIDTH", &width)])
+        let program = Command::new(&self.program);
+        train(program, &runs, &options, &[("WIDTH", &width)])
     }
 }
 

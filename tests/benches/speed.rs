@@ -10,7 +10,8 @@
 //! them, nor keeps metrics but the loss. It and the learner have Burn's layers, without the generated
 //! crate's feature `cpu-layers`, and matrix products without AVX-512, which Burn has switched off. The bare
 //! loop is the plain one with the layers, allocator and threads of the generated crate, to see what the
-//! generated loop costs.
+//! generated loop costs. One replica has the threads of all cores; on one core, with half of the batch, it
+//! has what each of two replicas has.
 //!
 //! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`, in which networks that
 //! were not measured now are as they were measured before.
@@ -87,6 +88,7 @@ enum Source {
 
 const TWO: &str = "generated crate, 2 replicas";
 const ONE: &str = "generated crate, 1 replica";
+const ONE_CORE: &str = "generated crate, 1 replica on 1 core";
 const LEARNER: &str = "Burn's learner, 1 device";
 const PLAIN: &str = "plain Burn loop";
 const BARE: &str = "bare loop";
@@ -100,7 +102,7 @@ static NETWORKS: [Network; 4] = [
         source: Source::Template,
         epochs: 9,
         global_batch: 32,
-        goals: &[(LEARNER, 2.0), (PLAIN, 2.0), (ONE, 1.8)],
+        goals: &[(LEARNER, 2.0), (PLAIN, 2.0), (ONE, 1.8), (ONE_CORE, 1.8)],
     },
     Network {
         name: "cnn",
@@ -114,6 +116,7 @@ static NETWORKS: [Network; 4] = [
             (MIRRORED, 1.0),
             (DDP, 1.0),
             (ONE, 1.8),
+            (ONE_CORE, 1.8),
         ],
     },
     Network {
@@ -128,6 +131,7 @@ static NETWORKS: [Network; 4] = [
             (MIRRORED, 1.5),
             (DDP, 1.0),
             (ONE, 1.8),
+            (ONE_CORE, 1.8),
         ],
     },
     Network {
@@ -136,7 +140,7 @@ static NETWORKS: [Network; 4] = [
         source: Source::Example("language-model"),
         epochs: 3,
         global_batch: 32,
-        goals: &[(DDP, 1.0), (ONE, 1.8)],
+        goals: &[(DDP, 1.0), (ONE, 1.8), (ONE_CORE, 1.8)],
     },
 ];
 
@@ -357,8 +361,19 @@ impl Programs {
 
     /// Examples a second of the generated crate.
     fn generated(&self, replicas: usize) -> f64 {
-        let runs = self.project.path().join("runs");
         let batch_size = self.network.global_batch / replicas;
+        self.train(Command::new(&self.generated), replicas, batch_size)
+    }
+
+    /// One replica on the first core with half of the batch; by `taskset`, which Linux has.
+    fn on_one_core(&self) -> f64 {
+        let mut command = Command::new("taskset");
+        command.args(["--cpu-list", "0"]).arg(&self.generated);
+        self.train(command, 1, self.network.global_batch / 2)
+    }
+
+    fn train(&self, program: Command, replicas: usize, batch_size: usize) -> f64 {
+        let runs = self.project.path().join("runs");
         let numbers = [
             ("--epochs", self.network.epochs),
             ("--replicas", replicas),
@@ -366,7 +381,7 @@ impl Programs {
         ];
         let numbers = numbers.map(|(option, number)| format!("{option}={number}"));
         let options = [numbers.to_vec(), self.data()].concat();
-        train(&self.generated, &runs, &options, &[]).examples_a_second
+        train(program, &runs, &options, &[]).examples_a_second
     }
 
     /// Examples a second of a loop without Kiln.
@@ -420,6 +435,9 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
         burn_loop(LEARNER, &programs.learner, &["1"]),
         burn_loop("Burn's learner, 2 devices", &programs.learner, &["2"]),
     ];
+    if Command::new("taskset").arg("--version").output().is_ok() {
+        sides.push((ONE_CORE, Box::new(move || programs.on_one_core())));
+    }
     if let Source::Template = network.source {
         return sides;
     }

@@ -63,12 +63,13 @@ pub struct Trained {
     pub memory: Option<f64>,
 }
 
-/// Trains with `options` and variables in the environment, into a fresh folder `runs`.
+/// Trains with `options` after those that `program` has, and variables in the environment, into a fresh
+/// folder `runs`.
 ///
 /// # Panics
 /// It fails, or has no second epoch.
 pub fn train(
-    program: &Path,
+    mut program: Command,
     runs: &Path,
     options: &[String],
     variables: &[(&str, &str)],
@@ -76,7 +77,7 @@ pub fn train(
     // Older checkpoints would be set aside one by one.
     let _ = fs::remove_dir_all(runs);
     let started = Instant::now();
-    let mut child = Command::new(program)
+    let mut child = program
         .arg("train")
         .args(options)
         .arg("--output-dir")
@@ -94,11 +95,7 @@ pub fn train(
         }
     };
     let seconds = started.elapsed().as_secs_f64();
-    assert!(
-        status.success(),
-        "{} {options:?}: {status}",
-        program.display()
-    );
+    assert!(status.success(), "{program:?}: {status}");
     Trained {
         examples_a_second: rate(&runs.join("metrics.jsonl")),
         seconds,

@@ -44,6 +44,8 @@ impl Strategy for MirroredStrategy {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc::channel, thread::available_parallelism, time::Duration};
+
     use anyhow::bail;
     use burn::tensor::Tensor;
 
@@ -77,6 +79,20 @@ mod tests {
             }
         });
         parts.unwrap().into_iter().sum::<f32>() * batches as f32
+    }
+
+    #[test]
+    fn a_replica_alone_computes_on_all_cores() {
+        if available_parallelism().map_or(1, usize::from) == 1 {
+            return println!("skipped: there is one core");
+        }
+        let together = mirrored(1).run_on_all(|_| {
+            let (sender, receiver) = channel();
+            let wait = move || receiver.recv_timeout(Duration::from_secs(30)).is_ok();
+            Ok(rayon::join(wait, move || sender.send(())).0)
+        });
+        let together = together.unwrap().into_iter().next();
+        assert_eq!(together, Some(true), "one after the other, on one thread");
     }
 
     #[test]

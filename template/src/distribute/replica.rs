@@ -454,16 +454,17 @@ fn start_thread(
     thread::Builder::new()
         .name(format!("replica-{rank}"))
         .spawn(move || {
-            // Burn's CPU kernels run on the pool of the thread that calls them.
+            // Burn's CPU kernels run on the pool of the thread that calls them. Its other threads end
+            // with this variable.
             let pool = ThreadPoolBuilder::new()
                 .num_threads(cores)
                 .use_current_thread()
                 .build();
-            let failed = pool.is_err();
-            let _ = ready.send(pool.map(drop));
-            if failed {
-                return;
-            }
+            let _pool = match pool {
+                Ok(pool) => pool,
+                Err(error) => return drop(ready.send(Err(error))),
+            };
+            let _ = ready.send(Ok(()));
             let context = Rc::new(context());
             CONTEXT.set(Some(Rc::clone(&context)));
             for job in jobs {
