@@ -8,6 +8,8 @@ use burn::{
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::distribute::on_all_threads;
+
 /// Values of a parameter that a thread updates at a time.
 const PIECE: usize = 1 << 14;
 
@@ -191,16 +193,18 @@ impl Step {
         let shape = tensor.shape();
         let [mut weights, gradient] = [tensor, gradient].map(values);
         let [mut moment_1, mut moment_2] = moments.map(values);
-        let moments = moment_1
-            .par_chunks_mut(PIECE)
-            .zip(moment_2.par_chunks_mut(PIECE));
-        weights
-            .par_chunks_mut(PIECE)
-            .zip(gradient.par_chunks(PIECE))
-            .zip(moments)
-            .for_each(|((weights, gradient), moments)| {
-                Arch::new().dispatch(Piece(self, weights, gradient, moments));
-            });
+        on_all_threads(weights.len(), || {
+            let moments = moment_1
+                .par_chunks_mut(PIECE)
+                .zip(moment_2.par_chunks_mut(PIECE));
+            weights
+                .par_chunks_mut(PIECE)
+                .zip(gradient.par_chunks(PIECE))
+                .zip(moments)
+                .for_each(|((weights, gradient), moments)| {
+                    Arch::new().dispatch(Weights(self, weights, gradient, moments));
+                });
+        });
         let tensor =
             |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
         (tensor(weights), [moment_1, moment_2].map(tensor))
@@ -209,19 +213,19 @@ impl Step {
 
 /// Some of a parameter's weights, with their gradient and moments. It is a type, as a closure would only
 /// be called, compiled for any processor, and not be compiled again for this one.
-struct Piece<'a>(
+struct Weights<'a>(
     &'a Step,
     &'a mut [f32],
     &'a [f32],
     (&'a mut [f32], &'a mut [f32]),
 );
 
-impl WithSimd for Piece<'_> {
+impl WithSimd for Weights<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Piece(step, weights, gradient, moments) = self;
+        let Weights(step, weights, gradient, moments) = self;
         let [beta_1, beta_2] = step.betas.map(|beta| beta as f32);
         let [rest_1, rest_2] = step.betas.map(|beta| (1.0 - beta) as f32);
         let numbers = [step.rate, step.epsilon, step.kept];

@@ -238,6 +238,17 @@ pub fn update_trainable(update: impl FnOnce(Trainable) -> Result<Trainable>) -> 
     Ok(())
 }
 
+/// Gives up this replica's model and optimizer, until [`TrainingState::register_with`]; returns the
+/// running statistics of the model.
+pub fn release_trainable() -> Result<Vec<f32>> {
+    let statistics = with_model(running_statistics)?;
+    GLOBALS.with_borrow_mut(|globals| {
+        globals.trainable = None;
+        globals.inference = None;
+    });
+    Ok(statistics)
+}
+
 /// Gives `read` this replica's model and optimizers.
 pub fn with_trainable<T>(read: impl FnOnce(&mut Trainable) -> T) -> Result<T> {
     GLOBALS.with_borrow_mut(|globals| {
@@ -246,7 +257,8 @@ pub fn with_trainable<T>(read: impl FnOnce(&mut Trainable) -> T) -> Result<T> {
     })
 }
 
-fn with_model<T>(read: impl FnOnce(&Model) -> T) -> Result<T> {
+/// Gives `read` this replica's model.
+pub fn with_model<T>(read: impl FnOnce(&Model) -> T) -> Result<T> {
     GLOBALS.with_borrow(|globals| match &globals.trainable {
         Some(trainable) => Ok(read(&trainable.model)),
         None => Err(unregistered_trainable()),
@@ -297,6 +309,20 @@ impl TrainingState {
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         bytes
     }
+
+    /// Keeps the state for the replica of this thread, whose running statistics are `statistics`.
+    pub fn register_with(mut self, statistics: &[f32]) {
+        if !statistics.is_empty() {
+            let model = &mut self.trainable.model;
+            *model = load_running_statistics(model, statistics);
+        }
+        GLOBALS.with_borrow_mut(|globals| {
+            globals.trainable = Some(self.trainable);
+            globals.step = self.step;
+            globals.last_gradients = self.last_gradients;
+            globals.inference = None;
+        });
+    }
 }
 
 /// Gives this replica the number of updates and the parameters of one in another process.
@@ -326,17 +352,8 @@ impl ReplicaState for TrainingState {
 
     /// The running statistics of a replica stay its own.
     fn register(self) {
-        let own = with_model(running_statistics);
-        GLOBALS.with_borrow_mut(|globals| {
-            let mut trainable = self.trainable;
-            if let Ok(own) = own {
-                trainable.model = load_running_statistics(&trainable.model, &own);
-            }
-            globals.trainable = Some(trainable);
-            globals.step = self.step;
-            globals.last_gradients = self.last_gradients;
-            globals.inference = None;
-        });
+        let own = with_model(running_statistics).unwrap_or_default();
+        self.register_with(&own);
     }
 }
 

@@ -425,7 +425,16 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
             run(&program, &runs, &[&options[..], more].concat());
             (manifest(&latest(&runs).unwrap()), runs)
         };
-        let (expected, _) = trained("0", &[]);
+        let (expected, runs) = trained("0", &[]);
+        let statistics = fs::read(latest(&runs).unwrap().join("statistics.bin")).unwrap();
+        let count: usize = replicas.parse().unwrap();
+        let per_replica: Vec<&[u8]> = statistics.chunks(statistics.len() / count).collect();
+        // Those of the examples that it had, whoever updates the parameters.
+        let differ = per_replica.windows(2).all(|pair| pair[0] != pair[1]);
+        assert!(
+            differ,
+            "{replicas} replicas have the same running statistics"
+        );
         for again in 1..5 {
             assert_eq!(
                 trained(&again.to_string(), &[]).0,

@@ -9,7 +9,7 @@ use crate::{
     dataset::{Batch, Example},
     distribute::{
         FlatGradients, Gradients, Losses, NonFinite, PerReplica, Pipeline, ReduceOp,
-        hash_parameters, replica_context,
+        replica_context,
     },
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
@@ -93,9 +93,11 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
         // It updates its parameters, as below, for all replicas.
         return server.push(replica.rank(), &gradients);
     }
-    replica.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut())?;
+    let gradients = replica.reduce_gradients(gradients)?;
     drop(all_reduce);
-    update_parameters(gradients)
+    // The first replica of several on the CPU updates the parameters, which all of them share.
+    let _update = span(Phase::Update);
+    replica.update(gradients, update_parameters)
 }
 
 /// Updates the parameters of this replica, or those of the parameter server on its thread.
@@ -111,13 +113,7 @@ pub fn update_parameters(mut gradients: FlatGradients) -> Result<()> {
     }
     gradients.retain(|parameter| is_trainable(parameter, step));
     globals::remember_gradients(&gradients)?;
-    globals::update_trainable(|trainable| {
-        let trainable = trainable.update(gradients);
-        if cfg!(debug_assertions) {
-            replica_context()?.check_equal("the parameters", hash_parameters(&trainable.model))?;
-        }
-        Ok(trainable)
-    })
+    globals::update_trainable(|trainable| Ok(trainable.update(gradients)))
 }
 
 /// Trains one replica on its share of a batch.

@@ -2,14 +2,18 @@ use std::{
     mem,
     ops::Range,
     sync::{
-        PoisonError, RwLock, RwLockReadGuard,
+        Mutex, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use anyhow::{Result, ensure};
+use rayon::prelude::*;
 
-use super::rendezvous::Rendezvous;
+use super::{rendezvous::Rendezvous, shared_update::on_all_threads};
+
+/// Values that a thread adds at a time.
+const PIECE: usize = 1 << 14;
 
 /// How values of several replicas become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +45,24 @@ pub trait CrossDeviceOps: Send + Sync {
         buckets.try_for_each(|bucket| self.all_reduce(rank, op, bucket))
     }
 
+    /// Sums each bucket over all replicas. The first replica of each process gets the sums, of the same
+    /// bits as those of `all_reduce_buckets`; the others keep nothing.
+    ///
+    /// # Errors
+    /// As `all_reduce`.
+    fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()>;
+
     /// Gives every replica the word of each, in the order of ranks.
     ///
     /// # Errors
     /// A replica failed.
     fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>>;
+
+    /// Waits until all replicas of this process are here.
+    ///
+    /// # Errors
+    /// A replica failed.
+    fn meet(&self) -> Result<()>;
 
     /// Ends the waiting of all replicas with an error that says `reason`.
     fn abort(&self, reason: &str);
@@ -59,6 +76,8 @@ pub struct SharedMemory {
     meeting: Rendezvous,
     contributions: Vec<RwLock<Vec<f32>>>,
     reduced: Vec<RwLock<Vec<f32>>>,
+    /// The buckets that each replica hands to the first one.
+    handed: Vec<Mutex<Vec<Vec<f32>>>>,
     words: Vec<AtomicU64>,
 }
 
@@ -68,6 +87,7 @@ impl SharedMemory {
             meeting: Rendezvous::new(replicas),
             contributions: (0..replicas).map(|_| RwLock::default()).collect(),
             reduced: (0..replicas).map(|_| RwLock::default()).collect(),
+            handed: (0..replicas).map(|_| Mutex::default()).collect(),
             words: (0..replicas).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -95,6 +115,33 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Moves the buckets of all other replicas to the first one, which gets those of replica 1 first.
+    ///
+    /// # Errors
+    /// A replica failed.
+    pub fn move_to_first(
+        &self,
+        rank: usize,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<Vec<Vec<Vec<f32>>>> {
+        let handed = |rank: usize| {
+            let handed = self.handed[rank].lock();
+            handed.unwrap_or_else(PoisonError::into_inner)
+        };
+        if rank > 0 {
+            *handed(rank) = buckets.iter_mut().map(mem::take).collect();
+        }
+        self.meeting.wait()?;
+        let others = match rank {
+            0 => 1..self.handed.len(),
+            _ => 0..0,
+        };
+        let others = others.map(|other| mem::take(&mut *handed(other))).collect();
+        // No one may hand over anything else before the first one has this.
+        self.meeting.wait()?;
+        Ok(others)
+    }
+
     /// The part of `len` values that replica `rank` sums.
     fn slice_of(&self, rank: usize, len: usize) -> Range<usize> {
         let replicas = self.contributions.len();
@@ -105,12 +152,7 @@ impl SharedMemory {
         let contributions: Vec<_> = self.contributions.iter().map(read).collect();
         let len = contributions[0].len();
         for (other, values) in contributions.iter().enumerate() {
-            ensure!(
-                values.len() == len,
-                "replicas do not agree on what to reduce: replica 0 brings {len} values, \
-                 replica {other} brings {}",
-                values.len()
-            );
+            ensure_equal_len(len, other, values.len())?;
         }
         let slice = self.slice_of(rank, len);
         let mut sum = self.reduced[rank]
@@ -169,6 +211,12 @@ impl CrossDeviceOps for SharedMemory {
         Ok(())
     }
 
+    fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
+        let others = self.move_to_first(rank, buckets)?;
+        let mut buckets = buckets.iter_mut().enumerate();
+        buckets.try_for_each(|(place, bucket)| add_bucket(bucket, place, &others))
+    }
+
     fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>> {
         self.words[rank].store(word, Ordering::Release);
         self.meeting.wait()?;
@@ -182,9 +230,47 @@ impl CrossDeviceOps for SharedMemory {
         Ok(words)
     }
 
+    fn meet(&self) -> Result<()> {
+        self.meeting.wait()
+    }
+
     fn abort(&self, reason: &str) {
         self.meeting.abort(reason);
     }
+}
+
+/// Adds bucket number `place` of all `others`, always in the order of ranks.
+///
+/// # Errors
+/// A replica brought another number of values.
+pub(super) fn add_bucket(sums: &mut [f32], place: usize, others: &[Vec<Vec<f32>>]) -> Result<()> {
+    for (other, buckets) in others.iter().enumerate() {
+        ensure_equal_len(
+            sums.len(),
+            other + 1,
+            buckets.get(place).map_or(0, Vec::len),
+        )?;
+    }
+    on_all_threads(sums.len(), || {
+        let pieces = sums.par_chunks_mut(PIECE).enumerate();
+        pieces.for_each(|(piece, sums)| {
+            for buckets in others {
+                let values = &buckets[place][piece * PIECE..];
+                let places = sums.iter_mut().zip(values);
+                places.for_each(|(sum, value)| *sum += value);
+            }
+        });
+    });
+    Ok(())
+}
+
+fn ensure_equal_len(len: usize, other: usize, len_of_other: usize) -> Result<()> {
+    ensure!(
+        len == len_of_other,
+        "replicas do not agree on what to reduce: replica 0 brings {len} values, replica {other} \
+         brings {len_of_other}"
+    );
+    Ok(())
 }
 
 fn read(values: &RwLock<Vec<f32>>) -> RwLockReadGuard<'_, Vec<f32>> {
@@ -237,6 +323,43 @@ mod tests {
     }
 
     #[test]
+    fn buckets_are_reduced_to_the_first_replica() {
+        let lengths = [5, 0, 3 * PIECE + 1];
+        let bucket = |rank: usize, len| -> Vec<f32> {
+            let values = (0..len).map(|place| integer(rank, place));
+            values.collect()
+        };
+        for replicas in 1..=5 {
+            let ops = &SharedMemory::new(replicas);
+            let reduce = |rank: usize| {
+                // Several times, as no replica may hand over the next ones too early.
+                for _ in 0..9 {
+                    let mut buckets = lengths.map(|len| vec![rank as f32; len]);
+                    ops.reduce_buckets(rank, &mut buckets).unwrap();
+                }
+                let mut buckets = lengths.map(|len| bucket(rank, len));
+                ops.reduce_buckets(rank, &mut buckets).unwrap();
+                buckets
+            };
+            let all: Vec<_> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..replicas)
+                    .map(|rank| scope.spawn(move || reduce(rank)))
+                    .collect();
+                let buckets = threads.into_iter().map(|thread| thread.join().unwrap());
+                buckets.collect()
+            });
+            let sum = |place| (0..replicas).map(|rank| integer(rank, place)).sum();
+            assert_eq!(
+                all[0],
+                lengths.map(|len| (0..len).map(sum).collect::<Vec<f32>>())
+            );
+            for others in &all[1..] {
+                assert!(others.iter().all(Vec::is_empty));
+            }
+        }
+    }
+
+    #[test]
     fn mean_divides_the_sum_by_the_replicas() {
         let expected = (integer(0, 0) + integer(1, 0)) / 2.0;
         assert_eq!(
@@ -273,6 +396,20 @@ mod tests {
             "{}",
             errors[0]
         );
+    }
+
+    #[test]
+    fn a_replica_that_hands_over_another_number_of_values_is_named() {
+        let ops = &SharedMemory::new(2);
+        let results = thread::scope(|scope| {
+            let reduce = |rank: usize| {
+                move || ops.reduce_buckets(rank, &mut [vec![0.0; 3], vec![0.0; 4 + rank]])
+            };
+            [scope.spawn(reduce(0)), scope.spawn(reduce(1))].map(|thread| thread.join().unwrap())
+        });
+        let error = results[0].as_ref().unwrap_err().to_string();
+        let expected = "replica 0 brings 4 values, replica 1 brings 5";
+        assert!(error.ends_with(expected), "{error}");
     }
 
     #[test]

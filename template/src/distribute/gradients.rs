@@ -9,6 +9,8 @@ use burn::{
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::on_all_threads;
+
 /// Values that small parameters have in a bucket together; a parameter of as many has its own, which
 /// is the memory of its tensor where the device is the CPU.
 const BUCKET_LEN: usize = 1 << 16;
@@ -163,7 +165,9 @@ impl FlatGradients {
         *self.norm.get_or_insert_with(|| {
             let pieces = self.buckets.iter().flat_map(|bucket| bucket.chunks(PIECE));
             let pieces: Vec<&[f32]> = pieces.collect();
-            let squares: Vec<f64> = pieces.into_par_iter().map(sum_of_squares).collect();
+            let squares: Vec<f64> = on_all_threads(pieces.len() * PIECE, || {
+                pieces.into_par_iter().map(sum_of_squares).collect()
+            });
             squares.into_iter().sum::<f64>().sqrt()
         })
     }

@@ -28,6 +28,7 @@ mod remote;
 mod remote;
 mod rendezvous;
 mod replica;
+mod shared_update;
 mod statistics;
 mod strategy;
 mod workers;
@@ -56,6 +57,7 @@ pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, pla
 pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;
 pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, Role, replica_context};
+pub use shared_update::on_all_threads;
 pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;
 pub use workers::{

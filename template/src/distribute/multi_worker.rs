@@ -9,7 +9,7 @@ use burn::tensor::Device;
 
 use super::{
     CrossDeviceOps, Part, PendingSum, ReduceOp, ReplicaThreads, Role, SharedMemory, Strategy,
-    Workers,
+    Workers, cross_device_ops::add_bucket,
 };
 
 /// Replicas in several processes, on one machine or many, that hold equal weights and sum their
@@ -177,6 +177,23 @@ impl CrossDeviceOps for HierarchicalOps {
         Ok(())
     }
 
+    fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
+        let local = rank - self.first_rank;
+        let others = self.local.move_to_first(local, buckets)?;
+        if local > 0 {
+            return Ok(());
+        }
+        let mut pending = VecDeque::new();
+        for (place, bucket) in buckets.iter_mut().enumerate() {
+            add_bucket(bucket, place, &others)?;
+            pending.push_back(self.start_over_workers(ReduceOp::Sum, mem::take(bucket))?);
+        }
+        for (bucket, sum) in buckets.iter_mut().zip(pending) {
+            *bucket = self.workers.finish_sum_f32(sum)?;
+        }
+        Ok(())
+    }
+
     fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>> {
         let local = rank - self.first_rank;
         let own = self.local.all_gather(local, word)?;
@@ -200,6 +217,10 @@ impl CrossDeviceOps for HierarchicalOps {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone())
+    }
+
+    fn meet(&self) -> Result<()> {
+        self.local.meet()
     }
 
     fn abort(&self, reason: &str) {
@@ -320,6 +341,18 @@ mod tests {
                 assert_eq!(buckets, expected, "{op:?}");
             }
         }
+    }
+
+    #[test]
+    fn buckets_are_reduced_to_the_first_replica_of_each_process() {
+        let all = on_four(|ops, rank| {
+            let mut buckets = [5, 1, 0, 7].map(|len| vec![rank as f32 + 1.0; len]);
+            ops.reduce_buckets(rank, &mut buckets).unwrap();
+            buckets
+        });
+        let sums = [5, 1, 0, 7].map(|len| vec![10.0; len]);
+        let nothing = [0; 4].map(|_| Vec::new());
+        assert_eq!(all, [sums.clone(), nothing.clone(), sums, nothing]);
     }
 
     #[test]

@@ -16,7 +16,9 @@ use burn::tensor::Device;
 use rand::rngs::StdRng;
 use rayon::ThreadPoolBuilder;
 
-use super::{CrossDeviceOps, ParameterServer, PerReplica, Pipeline, ReduceOp};
+use super::{
+    CrossDeviceOps, ParameterServer, PerReplica, Pipeline, ReduceOp, shared_update::SharedUpdate,
+};
 use crate::data::{BatchInfo, stream};
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
@@ -39,8 +41,11 @@ pub trait ReplicaState: Clone + Send + 'static {
 pub struct ReplicaContext {
     role: Role,
     rank: usize,
+    /// Position among the replicas of this process, from 0.
+    place: usize,
     num_replicas: usize,
     device: Device,
+    shared_update: Option<Arc<SharedUpdate>>,
     batch: Cell<Option<BatchInfo>>,
     random: RefCell<StdRng>,
     ops: Arc<dyn CrossDeviceOps>,
@@ -72,6 +77,18 @@ impl ReplicaContext {
     /// Position among all replicas, from 0.
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    pub(super) fn place(&self) -> usize {
+        self.place
+    }
+
+    pub(super) fn shared_update(&self) -> Option<&SharedUpdate> {
+        self.shared_update.as_deref()
+    }
+
+    pub(super) fn cross_device_ops(&self) -> &dyn CrossDeviceOps {
+        &*self.ops
     }
 
     /// The replicas of all processes.
@@ -297,14 +314,18 @@ impl ReplicaThreads {
     ) -> Result<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let cores = (cores / part.sharing_cores).max(1);
+        let shared_update = SharedUpdate::start(&places, cores)?.map(Arc::new);
         let mut jobs = Vec::new();
-        for (rank, (device, pipeline)) in (part.first_rank..).zip(places) {
-            let ops = Arc::clone(&ops);
+        for (place, (device, pipeline)) in places.into_iter().enumerate() {
+            let rank = part.first_rank + place;
+            let (ops, shared_update) = (Arc::clone(&ops), shared_update.clone());
             let context = move || ReplicaContext {
                 role: part.role,
                 rank,
+                place,
                 num_replicas: part.replicas,
                 device: device.autodiff(),
+                shared_update,
                 batch: Cell::new(None),
                 random: RefCell::new(stream("replica", &[rank as u64])),
                 ops,

@@ -113,13 +113,18 @@ impl Operation for Convolution {
         let mut image_gradient = vec![0.0; if of_images { images.len() } else { 0 }];
         let mut pieces: Vec<&mut [f32]> = image_gradient.chunks_mut(part * image_values).collect();
         pieces.resize_with(batch.div_ceil(part), Default::default);
+        let by_output = of_images.then(|| self.weight_by_output(weight.storage()));
         let inputs = Inputs {
             images,
-            weight: &self.weight_by_output(weight.storage()),
+            weight: &by_output.unwrap_or_default(),
             gradient: gradient.storage(),
             chosen,
         };
-        let weights = if of_weight { inputs.weight.len() } else { 0 };
+        let weights = if of_weight {
+            self.taps() * self.outputs
+        } else {
+            0
+        };
         let biases = if of_bias { self.outputs } else { 0 };
         let sums = pieces.into_par_iter().enumerate().map_init(
             || self.buffers(),
@@ -154,7 +159,7 @@ impl Operation for Convolution {
 /// What the backward pass reads.
 struct Inputs<'a> {
     images: &'a [f32],
-    /// By output.
+    /// By output, or empty where no gradient of the images is wanted.
     weight: &'a [f32],
     gradient: &'a [f32],
     chosen: &'a [u32],

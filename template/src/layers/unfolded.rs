@@ -196,12 +196,12 @@ impl Convolution {
     /// The gradient of the weight in Burn's order.
     pub fn weight_gradient(&self, sums: &[f32]) -> Vec<f32> {
         let mut gradient = vec![0.0; sums.len()];
+        let [tap_step, output_step] = match self.sums_by_tap() {
+            true => [self.outputs, 1],
+            false => [1, self.taps()],
+        };
         self.for_each_weight(|tap, output, at| {
-            let from = match self.sums_by_tap() {
-                true => tap * self.outputs + output,
-                false => output * self.taps() + tap,
-            };
-            gradient[at] = sums[from];
+            gradient[at] = sums[tap * tap_step + output * output_step];
         });
         gradient
     }
@@ -258,7 +258,9 @@ impl Convolution {
         if !sums.is_empty() {
             self.pass(Pass::Pad(images, padded));
         }
-        folded.fill(0.0);
+        if !image_gradient.is_empty() {
+            folded.fill(0.0);
+        }
         for piece in self.pieces(images.len() / self.image_values()) {
             let places = self.places_of(&piece);
             self.pass(Pass::Spread(

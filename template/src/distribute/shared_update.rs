@@ -1,0 +1,260 @@
+//! One update of parameters that all replicas of a process share.
+//!
+//! On the CPU the tensors of all replicas are in the same memory, and the replicas can have the same
+//! ones. The first replica then updates them for all, with the threads of all, and memory holds the
+//! parameters and the state of the optimizer once. Replicas with GPUs of their own update their own.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::{
+    FlatGradients, Pipeline, ReduceOp, ReplicaContext, ReplicaState, hash_parameters,
+    replica_context,
+};
+use crate::globals::{self, TrainingState};
+
+/// Less values than this take longer to hand to other threads than to compute.
+const MANY: usize = 1 << 16;
+
+/// What the replicas of a process have to share updates.
+pub(super) struct SharedUpdate {
+    threads: ThreadPool,
+    /// What the first replica made for each of the others.
+    made: Vec<Mutex<Option<TrainingState>>>,
+}
+
+impl SharedUpdate {
+    /// For replicas of one process that each have `cores` cores, at `places`; `None` where each has
+    /// memory of its own, or is alone.
+    ///
+    /// In debug builds each replica updates for itself, too, to find where updates differ, as they then
+    /// would on several GPUs; tests of this module share them.
+    ///
+    /// # Errors
+    /// The threads cannot be started.
+    pub fn start(places: &[(Device, Option<Pipeline>)], cores: usize) -> Result<Option<Self>> {
+        let mut places_in_memory = places
+            .iter()
+            .map(|(device, pipeline)| *device == Device::flex() && pipeline.is_none());
+        let shared = places.len() > 1 && places_in_memory.all(|in_memory| in_memory);
+        if !shared || cfg!(all(debug_assertions, not(test))) {
+            return Ok(None);
+        }
+        let threads = ThreadPoolBuilder::new()
+            .num_threads(cores * places.len())
+            .thread_name(|thread| format!("update-{thread}"))
+            .build();
+        Ok(Some(SharedUpdate {
+            threads: threads.context("cannot start the threads of updates")?,
+            made: places.iter().map(|_| Mutex::default()).collect(),
+        }))
+    }
+}
+
+impl ReplicaContext {
+    /// Sums gradients over all replicas; `None` where the first replica of this process has them, for
+    /// the parameters that all share.
+    ///
+    /// # Errors
+    /// A replica failed, or has another model.
+    pub fn reduce_gradients(&self, mut gradients: FlatGradients) -> Result<Option<FlatGradients>> {
+        let buckets = gradients.buckets_mut();
+        if self.shared_update().is_none() {
+            self.all_reduce_buckets(ReduceOp::Sum, buckets)?;
+            return Ok(Some(gradients));
+        }
+        self.cross_device_ops()
+            .reduce_buckets(self.rank(), buckets)?;
+        Ok((self.place() == 0).then_some(gradients))
+    }
+
+    /// Calls `update` with the gradients of [`reduce_gradients`](Self::reduce_gradients) on each replica
+    /// that has them, and gives its parameters to those that share them. Running statistics stay each
+    /// replica's own.
+    ///
+    /// # Errors
+    /// That of `update`, or a replica failed. In debug builds, parameters differ between replicas.
+    pub fn update(
+        &self,
+        gradients: Option<FlatGradients>,
+        update: impl FnOnce(FlatGradients) -> Result<()>,
+    ) -> Result<()> {
+        match (self.shared_update(), gradients) {
+            (None, gradients) => update(gradients.context("there are no gradients")?)?,
+            (Some(shared), Some(gradients)) => self.update_for_all(shared, || update(gradients))?,
+            (Some(shared), None) => self.take_update(shared)?,
+        }
+        if cfg!(debug_assertions) {
+            let hash = globals::with_model(hash_parameters)?;
+            self.check_equal("the parameters", hash)?;
+        }
+        Ok(())
+    }
+
+    fn update_for_all(
+        &self,
+        shared: &SharedUpdate,
+        update: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // The memory of tensors is reused where no other replica has them any more.
+        self.cross_device_ops().meet()?;
+        update()?;
+        let state = globals::training_state()?;
+        for made in &shared.made[1..] {
+            *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.clone());
+        }
+        self.cross_device_ops().meet()?;
+        // A clone shares running statistics, until the others have made copies of theirs.
+        self.cross_device_ops().meet()
+    }
+
+    fn take_update(&self, shared: &SharedUpdate) -> Result<()> {
+        let statistics = globals::release_trainable()?;
+        self.cross_device_ops().meet()?;
+        self.cross_device_ops().meet()?;
+        let made = shared.made[self.place()].lock();
+        let made = made.unwrap_or_else(PoisonError::into_inner).take();
+        let made = made.context("the first replica made no update")?;
+        made.mirror(self.device())?.register_with(&statistics);
+        self.cross_device_ops().meet()
+    }
+}
+
+/// Calls `work`, which computes on so many `values`, where its parallel iterators have the threads of all
+/// replicas that share updates; elsewhere they have those of this one.
+pub fn on_all_threads<T: Send>(values: usize, work: impl FnOnce() -> T + Send) -> T {
+    let replica = replica_context().ok();
+    match replica.as_ref().and_then(|replica| replica.shared_update()) {
+        Some(shared) if values >= MANY => shared.threads.install(work),
+        _ => work(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use anyhow::bail;
+    use clap::Parser;
+
+    use super::*;
+    use crate::{
+        cli::Args,
+        distribute::{Gradients, MirroredStrategy, Strategy},
+        model::create_model_and_optimizer,
+        train::update_parameters,
+    };
+
+    type Update = fn(&ReplicaContext, FlatGradients) -> Result<()>;
+
+    fn together(replica: &ReplicaContext, gradients: FlatGradients) -> Result<()> {
+        let gradients = replica.reduce_gradients(gradients)?;
+        assert_eq!(gradients.is_some(), replica.rank() == 0);
+        replica.update(gradients, update_parameters)
+    }
+
+    fn each_for_itself(replica: &ReplicaContext, mut gradients: FlatGradients) -> Result<()> {
+        replica.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut())?;
+        update_parameters(gradients)
+    }
+
+    /// Replicas with a model and its optimizer.
+    fn created(replicas: usize) -> Arc<dyn Strategy> {
+        let strategy = MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap();
+        let strategy: Arc<dyn Strategy> = Arc::new(strategy);
+        let created = strategy
+            .scope(|device| create_model_and_optimizer(&Args::parse_from(["test"]), device));
+        created.unwrap();
+        strategy
+    }
+
+    /// Gradients of this replica's model that depend on `number`.
+    fn gradients(number: usize) -> Result<FlatGradients> {
+        let mut gradients = FlatGradients::new(&globals::model()?, Gradients::new())?;
+        let values = gradients.buckets_mut().iter_mut().flatten();
+        for (place, value) in values.enumerate() {
+            *value = ((place + number) as f32).sin() * 1e-3;
+        }
+        Ok(gradients)
+    }
+
+    /// The number of updates, a hash of the parameters, and the values that the optimizers keep, of each
+    /// replica after three updates whose gradients differ between replicas.
+    fn after_updates(update: Update) -> Vec<(usize, u64, usize)> {
+        let states = created(3).run_on_all(move |replica| {
+            for step in 1..=3 {
+                update(replica, gradients(10 * step + replica.rank())?)?;
+            }
+            let hash = globals::with_model(hash_parameters)?;
+            let kept = globals::with_trainable(|trainable| {
+                let optimizers = trainable.optimizers_mut().into_iter();
+                let kept = optimizers.map(|(_, optimizer)| optimizer.to_records().0.len());
+                kept.sum()
+            })?;
+            Ok((globals::step(), hash, kept))
+        });
+        states.unwrap().into_iter().collect()
+    }
+
+    #[test]
+    fn replicas_that_share_an_update_have_what_each_would_have_made() {
+        let shared = after_updates(together);
+        assert_eq!(shared[0].0, 3, "updates");
+        assert_eq!(shared, after_updates(each_for_itself));
+        assert!(shared.iter().all(|replica| *replica == shared[0]));
+    }
+
+    /// Where the values of all parameters of each of two replicas are, after an update.
+    #[cfg(feature = "cpu-layers")]
+    fn places_after(update: Update) -> Vec<Vec<usize>> {
+        use burn::{
+            backend::Flex,
+            module::{Module, ModuleVisitor, Param},
+            tensor::Tensor,
+        };
+
+        struct Places(Vec<usize>);
+
+        impl ModuleVisitor for Places {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if param.is_require_grad() {
+                    let tensor = param.val().inner().try_into_primitive::<Flex>();
+                    let values = tensor.expect("a tensor on the CPU");
+                    self.0.push(values.storage::<f32>().as_ptr() as usize);
+                }
+            }
+        }
+
+        let strategy = created(2);
+        let places = strategy.run_on_all(move |replica| {
+            update(replica, gradients(1)?)?;
+            let mut places = Places(Vec::new());
+            globals::with_model(|model| model.visit(&mut places))?;
+            Ok(places.0)
+        });
+        places.unwrap().into_iter().collect()
+    }
+
+    #[cfg(feature = "cpu-layers")]
+    #[test]
+    fn parameters_are_in_memory_once() {
+        let shared = places_after(together);
+        assert!(!shared[0].is_empty());
+        assert_eq!(shared[0], shared[1]);
+        let own = places_after(each_for_itself);
+        assert!(own[0].iter().all(|place| !own[1].contains(place)));
+    }
+
+    #[test]
+    fn an_update_that_fails_ends_the_waiting_of_the_others() {
+        let failed = created(3).run_on_all(|replica| {
+            let gradients = replica.reduce_gradients(gradients(1)?)?;
+            replica.update(gradients, |_| bail!("no such parameter"))
+        });
+        let message = format!("{:#}", failed.unwrap_err());
+        assert_eq!(message, "replica 0 of 3 failed: no such parameter");
+    }
+}
