@@ -90,8 +90,8 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
     (
         "train.step",
         "train.rs",
-        "ReduceOp::Sum, gradients",
-        "ReduceOp::Mean, gradients",
+        "replica.reduce_gradients(gradients)?",
+        "Some(gradients)",
     ),
     (
         "train.gradients",
