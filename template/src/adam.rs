@@ -8,10 +8,7 @@ use burn::{
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::distribute::on_all_threads;
-
-/// Values of a parameter that a thread updates at a time.
-const PIECE: usize = 1 << 14;
+use crate::distribute::{PIECE, on_all_threads};
 
 /// The settings of [`Adam`].
 #[derive(Config, Debug)]
@@ -211,8 +208,8 @@ impl Step {
     }
 }
 
-/// Some of a parameter's weights, with their gradient and moments. It is a type, as a closure would only
-/// be called, compiled for any processor, and not be compiled again for this one.
+/// Some of a parameter's weights, with their gradient and moments. It is a type and no closure, so that
+/// it is compiled for the instructions of each kind of processor.
 struct Weights<'a>(
     &'a Step,
     &'a mut [f32],

@@ -41,7 +41,7 @@ pub fn train(args: &Args, datasets: &Datasets, report: &mut Report) -> Result<Op
 /// Makes sure that all replicas, those of other processes included, begin with the same parameters.
 fn ensure_equal_parameters() -> Result<()> {
     let equal = globals::strategy()?.run_on_all(|replica| {
-        let hash = globals::with_trainable(|trainable| hash_parameters(&trainable.model))?;
+        let hash = globals::with_model(hash_parameters)?;
         replica.check_equal("the initial parameters", hash)
     });
     equal.map(drop)

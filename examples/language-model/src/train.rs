@@ -95,12 +95,12 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
     }
     let gradients = replica.reduce_gradients(gradients)?;
     drop(all_reduce);
-    // The first replica of several on the CPU updates the parameters, which all of them share.
     let _update = span(Phase::Update);
     replica.update(gradients, update_parameters)
 }
 
-/// Updates the parameters of this replica, or those of the parameter server on its thread.
+/// Updates the parameters of this replica, or those of the parameter server on its thread. Of several
+/// replicas on the CPU the first one does so for all: what updates remember belongs in `Trainable`.
 ///
 /// # Errors
 /// A gradient is not finite.

@@ -10,10 +10,10 @@ use std::{
 use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
-use super::{rendezvous::Rendezvous, shared_update::on_all_threads};
-
-/// Values that a thread adds at a time.
-const PIECE: usize = 1 << 14;
+use super::{
+    rendezvous::Rendezvous,
+    shared_update::{PIECE, on_all_threads},
+};
 
 /// How values of several replicas become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +169,7 @@ impl SharedMemory {
                 .map(|(first, second)| first + second),
         );
         for values in &contributions[2..] {
-            for (total, value) in sum.iter_mut().zip(&values[slice.clone()]) {
-                *total += value;
-            }
+            add(&mut sum, &values[slice.clone()]);
         }
         if op == ReduceOp::Mean {
             let replicas = contributions.len() as f32;
@@ -255,13 +253,17 @@ pub(super) fn add_bucket(sums: &mut [f32], place: usize, others: &[Vec<Vec<f32>>
         let pieces = sums.par_chunks_mut(PIECE).enumerate();
         pieces.for_each(|(piece, sums)| {
             for buckets in others {
-                let values = &buckets[place][piece * PIECE..];
-                let places = sums.iter_mut().zip(values);
-                places.for_each(|(sum, value)| *sum += value);
+                add(sums, &buckets[place][piece * PIECE..]);
             }
         });
     });
     Ok(())
+}
+
+/// Adds `values` to `sums`, which may be fewer.
+pub(super) fn add(sums: &mut [f32], values: &[f32]) {
+    let places = sums.iter_mut().zip(values);
+    places.for_each(|(sum, value)| *sum += value);
 }
 
 fn ensure_equal_len(len: usize, other: usize, len_of_other: usize) -> Result<()> {

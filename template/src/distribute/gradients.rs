@@ -9,13 +9,11 @@ use burn::{
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::on_all_threads;
+use super::{PIECE, cross_device_ops::add, on_all_threads};
 
 /// Values that small parameters have in a bucket together; a parameter of as many has its own, which
 /// is the memory of its tensor where the device is the CPU.
 const BUCKET_LEN: usize = 1 << 16;
-/// Values whose squares are summed at once, whatever the threads: the sum has the same bits.
-const PIECE: usize = 1 << 14;
 
 /// What to do where the sum of the gradients over replicas is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +161,7 @@ impl FlatGradients {
     /// The Euclidean norm over all parameters.
     pub fn global_norm(&mut self) -> f64 {
         *self.norm.get_or_insert_with(|| {
+            // The same pieces whatever the threads, so that the sum has the same bits.
             let pieces = self.buckets.iter().flat_map(|bucket| bucket.chunks(PIECE));
             let pieces: Vec<&[f32]> = pieces.collect();
             let squares: Vec<f64> = on_all_threads(pieces.len() * PIECE, || {
@@ -180,7 +179,10 @@ impl FlatGradients {
         if norm > max_norm {
             let scale = (max_norm / norm) as f32;
             for bucket in self.buckets_mut() {
-                bucket.iter_mut().for_each(|value| *value *= scale);
+                on_all_threads(bucket.len(), || {
+                    let pieces = bucket.par_chunks_mut(PIECE);
+                    pieces.for_each(|piece| piece.iter_mut().for_each(|value| *value *= scale));
+                });
             }
         }
     }
@@ -188,8 +190,7 @@ impl FlatGradients {
     /// Adds the gradients of another batch of the same model.
     pub fn accumulate(&mut self, other: &FlatGradients) {
         for (sums, values) in self.buckets_mut().iter_mut().zip(&other.buckets) {
-            let sums = sums.iter_mut().zip(values);
-            sums.for_each(|(sum, value)| *sum += value);
+            add(sums, values);
         }
     }
 
@@ -242,8 +243,8 @@ fn sum_of_squares(values: &[f32]) -> f64 {
     Arch::new().dispatch(SumOfSquares(values))
 }
 
-/// In parts that vector instructions sum at once, always the same ones. It is a type, as a closure would
-/// only be called, compiled for any processor, and not be compiled again for this one.
+/// In parts that vector instructions sum at once, always the same ones. It is a type and no closure, so
+/// that it is compiled for the instructions of each kind of processor.
 struct SumOfSquares<'a>(&'a [f32]);
 
 impl WithSimd for SumOfSquares<'_> {

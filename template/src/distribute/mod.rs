@@ -57,7 +57,7 @@ pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, pla
 pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;
 pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, Role, replica_context};
-pub use shared_update::on_all_threads;
+pub use shared_update::{PIECE, on_all_threads};
 pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;
 pub use workers::{

@@ -313,8 +313,9 @@ impl ReplicaThreads {
         ops: Arc<dyn CrossDeviceOps>,
     ) -> Result<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
+        let of_all = (cores * places.len() / part.sharing_cores).max(1);
+        let shared_update = SharedUpdate::start(&places, of_all)?.map(Arc::new);
         let cores = (cores / part.sharing_cores).max(1);
-        let shared_update = SharedUpdate::start(&places, cores)?.map(Arc::new);
         let mut jobs = Vec::new();
         for (place, (device, pipeline)) in places.into_iter().enumerate() {
             let rank = part.first_rank + place;

@@ -18,6 +18,8 @@ use crate::globals::{self, TrainingState};
 
 /// Less values than this take longer to hand to other threads than to compute.
 const MANY: usize = 1 << 16;
+/// Values that a thread computes at a time.
+pub const PIECE: usize = 1 << 14;
 
 /// What the replicas of a process have to share updates.
 pub(super) struct SharedUpdate {
@@ -27,8 +29,8 @@ pub(super) struct SharedUpdate {
 }
 
 impl SharedUpdate {
-    /// For replicas of one process that each have `cores` cores, at `places`; `None` where each has
-    /// memory of its own, or is alone.
+    /// For the replicas of one process, at `places`, which have `cores` cores together; `None` where each
+    /// has memory of its own, or is alone.
     ///
     /// In debug builds each replica updates for itself, too, to find where updates differ, as they then
     /// would on several GPUs; tests of this module share them.
@@ -44,7 +46,7 @@ impl SharedUpdate {
             return Ok(None);
         }
         let threads = ThreadPoolBuilder::new()
-            .num_threads(cores * places.len())
+            .num_threads(cores)
             .thread_name(|thread| format!("update-{thread}"))
             .build();
         Ok(Some(SharedUpdate {
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
     use crate::{
         cli::Args,
-        distribute::{Gradients, MirroredStrategy, Strategy},
+        distribute::{Gradients, MirroredStrategy, Strategy, load_parameters, parameters},
         model::create_model_and_optimizer,
         train::update_parameters,
     };
@@ -161,13 +163,23 @@ mod tests {
         update_parameters(gradients)
     }
 
-    /// Replicas with a model and its optimizer.
+    /// Replicas with a model and its optimizer. Its parameters are always the same: random ones would be
+    /// others, as several tests draw numbers of one generator at once.
     fn created(replicas: usize) -> Arc<dyn Strategy> {
         let strategy = MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap();
         let strategy: Arc<dyn Strategy> = Arc::new(strategy);
         let created = strategy
             .scope(|device| create_model_and_optimizer(&Args::parse_from(["test"]), device));
         created.unwrap();
+        let loaded = strategy.run_on_all(|_| {
+            globals::update_trainable(|mut trainable| {
+                let places = 0..parameters(&trainable.model).len();
+                let values: Vec<_> = places.map(|place| (place as f32).cos() * 0.1).collect();
+                trainable.model = load_parameters(trainable.model, &values)?;
+                Ok(trainable)
+            })
+        });
+        loaded.unwrap();
         strategy
     }
 

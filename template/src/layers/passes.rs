@@ -50,8 +50,7 @@ pub enum Pass<'a> {
     Crop(&'a [f32], &'a mut [f32]),
 }
 
-/// A type, as a closure would only be called, compiled for any processor, and not be compiled again for
-/// this one.
+/// A type and no closure, so that it is compiled for the instructions of each kind of processor.
 struct Vectorized<'a>(&'a Convolution, Pass<'a>);
 
 impl WithSimd for Vectorized<'_> {

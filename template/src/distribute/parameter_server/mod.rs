@@ -549,7 +549,7 @@ mod tests {
             let (strategy, outputs) = epoch("4", step).unwrap();
             assert!(outputs.len() < 10, "some are still computed");
             let states = strategy.run_on_all(|_| {
-                let hash = globals::with_trainable(|trainable| hash_parameters(&trainable.model))?;
+                let hash = globals::with_model(hash_parameters)?;
                 Ok((globals::step(), hash))
             });
             let states: Vec<_> = states.unwrap().into_iter().collect();
