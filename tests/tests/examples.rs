@@ -21,7 +21,7 @@ impl Training<'_> {
     fn check(&self) {
         let project = Project::example(self.example);
         project.is_clean("");
-        project.cargo(&["test", "--test", "*"]);
+        project.cargo(&["test", "--lib", "--test", "*"]);
         let values: Vec<f64> = self
             .runs
             .iter()
@@ -61,13 +61,6 @@ fn fashion_mnist() {
         spread: 0.01,
     }
     .check();
-}
-
-/// The machinery that only this example switches on.
-#[test]
-fn files_are_downloaded() {
-    let project = Project::example("fashion-mnist");
-    project.cargo(&["test", "--lib", "download"]);
 }
 
 #[test]

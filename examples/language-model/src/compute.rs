@@ -93,11 +93,6 @@ impl Compute {
         linear(&layer, x.cast(self.matmul))
     }
 
-    /// The product of `[.., n, k]` and `[.., k, m]`, in the type of matrix products.
-    pub fn product(&self, left: Tensor<4>, right: Tensor<4>) -> Tensor<4> {
-        left.cast(self.matmul).matmul(right.cast(self.matmul))
-    }
-
     /// Marks what a stage of the model gets.
     pub fn enter<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         match self.checkpointing {

@@ -2,7 +2,8 @@
 //!
 //! What the task is made of is flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`], and what the
-//! template does not have: [`compute`], how the model computes, and [`sample`], which writes text.
+//! template does not have: [`compute`], how the model computes, [`kernels`], which make that fast on the
+//! CPU, and [`sample`], which writes text.
 //! Contract tests in `tests/contract/` guard them. [`epochs`] is the loop around them. The machinery
 //! that a task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`].
 
@@ -17,6 +18,7 @@ pub mod distribute;
 pub mod epochs;
 pub mod globals;
 pub mod infer;
+pub mod kernels;
 pub mod layers;
 pub mod loss;
 pub mod metric;

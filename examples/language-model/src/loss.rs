@@ -1,12 +1,13 @@
 //! Step 2: the losses.
 
 use anyhow::Result;
-use burn::tensor::{Int, Tensor, activation::log_softmax};
+use burn::tensor::{Int, Tensor};
 
 use crate::{
     dataset::Batch,
     distribute::{Reduction, compute_average_loss, replica_context},
     globals,
+    kernels::cross_entropy,
 };
 
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
@@ -49,9 +50,8 @@ pub struct SparseCategoricalCrossentropy {
 impl SparseCategoricalCrossentropy {
     /// From logits `[batch, time, 256]` and labels `[batch, time]` to losses `[batch]`.
     pub fn forward(&self, logits: Tensor<3>, labels: Tensor<2, Int>) -> Tensor<1> {
-        let log_probabilities = log_softmax(logits, 2); // [batch, time, 256]
-        let of_label = log_probabilities.gather(2, labels.unsqueeze_dim(2)); // [batch, time, 1]
+        let losses = cross_entropy(logits, labels); // [batch, time]
         // The mean over the bytes of an example, and no mean over examples: `Reduction`.
-        self.reduction.apply(of_label.neg())
+        self.reduction.apply(losses)
     }
 }

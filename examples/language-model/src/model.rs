@@ -4,8 +4,7 @@ use anyhow::{Error, Result};
 use burn::{
     module::{Module, ParamGroup},
     nn::{
-        Embedding, EmbeddingConfig, Gelu, Initializer, LayerNorm, LayerNormConfig, Linear,
-        LinearConfig,
+        Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
     },
     optim::{
         AdamWConfig, ModuleOptimizer,
@@ -15,7 +14,7 @@ use burn::{
             sequential::SequentialLrSchedulerConfig,
         },
     },
-    tensor::{Bool, Device, FloatDType, Int, Tensor, activation::softmax},
+    tensor::{Device, FloatDType, Int, Tensor},
 };
 
 use crate::{
@@ -23,6 +22,7 @@ use crate::{
     compute::Compute,
     dataset::{VOCABULARY, count_updates},
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    kernels::{EPSILON, causal_attention, gelu, layer_norm},
 };
 
 /// Values that stand for a byte.
@@ -68,7 +68,7 @@ impl Model {
             positions: embedding(args.context),
             lower: blocks(BLOCKS / 2),
             upper: blocks(BLOCKS - BLOCKS / 2),
-            norm: LayerNormConfig::new(WIDTH).init(device),
+            norm: norm(device),
             head: linear(WIDTH, VOCABULARY, DEVIATION, device),
             compute: Compute::new(args, device)?,
         })
@@ -110,7 +110,7 @@ impl Model {
     fn finish(&self, x: Tensor<3>) -> Tensor<3> {
         let compute = &self.compute;
         let x = through(&self.upper, compute.enter(x), compute);
-        let x = compute.layer(&self.norm).forward(x); // [batch, time, WIDTH]
+        let x = layer_norm(&compute.layer(&self.norm), x); // [batch, time, WIDTH]
         compute.leave(compute.linear(&self.head, x))
     }
 }
@@ -131,11 +131,10 @@ struct Block {
 
 impl Block {
     fn new(device: &Device) -> Self {
-        let norm = || LayerNormConfig::new(WIDTH).init(device);
         Block {
-            attention_norm: norm(),
+            attention_norm: norm(device),
             attention: Attention::new(device),
-            hidden_norm: norm(),
+            hidden_norm: norm(device),
             hidden: linear(WIDTH, 4 * WIDTH, DEVIATION, device),
             output: linear(4 * WIDTH, WIDTH, residual_deviation(), device),
         }
@@ -143,10 +142,10 @@ impl Block {
 
     /// From `[batch, time, WIDTH]` to the same shape.
     fn forward(&self, x: Tensor<3>, compute: &Compute) -> Tensor<3> {
-        let normed = compute.layer(&self.attention_norm).forward(x.clone());
+        let normed = layer_norm(&compute.layer(&self.attention_norm), x.clone());
         let x = x + self.attention.forward(normed, compute);
-        let normed = compute.layer(&self.hidden_norm).forward(x.clone());
-        let hidden = Gelu::new().forward(compute.linear(&self.hidden, normed)); // [.., 4 * WIDTH]
+        let normed = layer_norm(&compute.layer(&self.hidden_norm), x.clone());
+        let hidden = gelu(compute.linear(&self.hidden, normed)); // [batch, time, 4 * WIDTH]
         x + compute.linear(&self.output, hidden).cast(FloatDType::F32)
     }
 }
@@ -169,32 +168,16 @@ impl Attention {
 
     /// From `[batch, time, WIDTH]` to the same shape.
     fn forward(&self, x: Tensor<3>, compute: &Compute) -> Tensor<3> {
-        let [batch, time, _] = x.dims();
-        let size = WIDTH / HEADS;
         let all = compute.linear(&self.input, x); // [batch, time, 3 * WIDTH]
-        let part = |number| {
-            let part = all.clone().narrow(2, number * WIDTH, WIDTH); // [batch, time, WIDTH]
-            part.reshape([batch, time, HEADS, size]).swap_dims(1, 2) // [batch, HEADS, time, size]
-        };
-        let (queries, keys, values) = (part(0), part(1), part(2));
-        let scores = compute.product(queries, keys.swap_dims(2, 3)); // [batch, HEADS, time, time]
-        // The softmax adds up many numbers.
-        let scores = scores.cast(FloatDType::F32) / (size as f64).sqrt();
-        let shares = softmax(
-            scores.mask_fill(later(time, &all.device()), f32::NEG_INFINITY),
-            3,
-        );
-        let mixed = compute.product(shares, values); // [batch, HEADS, time, size]
-        let mixed = mixed.swap_dims(1, 2).reshape([batch, time, WIDTH]);
+        let mixed = causal_attention(all, HEADS); // [batch, time, WIDTH]
         compute.linear(&self.output, mixed).cast(FloatDType::F32)
     }
 }
 
-/// True where a row's position would look at a later one, `[1, 1, time, time]`.
-fn later(time: usize, device: &Device) -> Tensor<4, Bool> {
-    let device = device.clone().without_autodiff();
-    // In Burn, this is false in and below the diagonal.
-    Tensor::<2, Bool>::tril_mask([time, time], 0, &device).unsqueeze()
+fn norm(device: &Device) -> LayerNorm {
+    LayerNormConfig::new(WIDTH)
+        .with_epsilon(EPSILON)
+        .init(device)
 }
 
 fn linear(inputs: usize, outputs: usize, deviation: f64, device: &Device) -> Linear {

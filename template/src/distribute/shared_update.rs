@@ -137,7 +137,7 @@ pub fn on_all_threads<T: Send>(values: usize, work: impl FnOnce() -> T + Send) -
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, thread};
 
     use anyhow::bail;
     use clap::Parser;
@@ -168,19 +168,24 @@ mod tests {
     fn created(replicas: usize) -> Arc<dyn Strategy> {
         let strategy = MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap();
         let strategy: Arc<dyn Strategy> = Arc::new(strategy);
-        let created = strategy
-            .scope(|device| create_model_and_optimizer(&Args::parse_from(["test"]), device));
-        created.unwrap();
-        let loaded = strategy.run_on_all(|_| {
+        // A strategy is registered with a thread, which can have one.
+        thread::scope(|scope| scope.spawn(|| create(&strategy).unwrap()).join().unwrap());
+        strategy
+    }
+
+    fn create(strategy: &Arc<dyn Strategy>) -> Result<()> {
+        let args = Args::parse_from(["test"]);
+        globals::register_strategy(strategy, args.batch_size)?;
+        strategy.scope(move |device| create_model_and_optimizer(&args, device))?;
+        strategy.run_on_all(|_| {
             globals::update_trainable(|mut trainable| {
                 let places = 0..parameters(&trainable.model).len();
                 let values: Vec<_> = places.map(|place| (place as f32).cos() * 0.1).collect();
                 trainable.model = load_parameters(trainable.model, &values)?;
                 Ok(trainable)
             })
-        });
-        loaded.unwrap();
-        strategy
+        })?;
+        Ok(())
     }
 
     /// Gradients of this replica's model that depend on `number`.

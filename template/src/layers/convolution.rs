@@ -10,7 +10,7 @@ use burn::{
 use rayon::prelude::*;
 
 use super::{
-    operation::{self, Operation, tensor},
+    operation::{self, Operation, bias_or_zeros, tensor},
     passes::add,
     unfolded::{Buffers, Convolution, Gradients},
 };
@@ -33,7 +33,8 @@ pub fn is_2x2(pool: &MaxPool2d) -> bool {
 /// groups, or with sizes that do not fit, of which Burn's layer says what is wrong.
 pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
     let convolution = convolution(layer, pooled, x)?;
-    operation::on_cpu(convolution, x, &layer.weight, layer.bias.as_ref())
+    let bias = bias_or_zeros(layer.bias.as_ref(), convolution.outputs, &x.device());
+    operation::on_cpu(convolution, [x, &layer.weight.val(), &bias])
 }
 
 fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
@@ -66,13 +67,9 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
     is_ours.then_some(convolution)
 }
 
-impl Operation for Convolution {
+impl Operation<3> for Convolution {
     /// With pooling, which value of each window was the largest.
     type Kept = Arc<Vec<u32>>;
-
-    fn outputs(&self) -> usize {
-        self.outputs
-    }
 
     fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
         let weight = self.weight_by_tap(weight.storage());
@@ -102,7 +99,8 @@ impl Operation for Convolution {
 
     fn backward(
         &self,
-        (x, weight, chosen): (&FlexTensor, &FlexTensor, &Self::Kept),
+        [x, weight, _]: [&FlexTensor; 3],
+        chosen: &Self::Kept,
         gradient: &FlexTensor,
         [of_images, of_weight, of_bias]: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{
     matrix::{Matrix, Threads, multiply},
-    operation::{self, Operation, tensor},
+    operation::{self, Operation, bias_or_zeros, tensor},
 };
 
 /// Rows and columns that are transposed at a time.
@@ -20,7 +20,8 @@ pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>
         return None;
     }
     let product = Product { inputs, outputs };
-    operation::on_cpu(product, x, &layer.weight, layer.bias.as_ref())
+    let bias = bias_or_zeros(layer.bias.as_ref(), outputs, &x.device());
+    operation::on_cpu(product, [x, &layer.weight.val(), &bias])
 }
 
 /// `x * weight + bias`, from `[.., inputs]` to `[.., outputs]`.
@@ -30,12 +31,8 @@ struct Product {
     outputs: usize,
 }
 
-impl Operation for Product {
+impl Operation<3> for Product {
     type Kept = ();
-
-    fn outputs(&self) -> usize {
-        self.outputs
-    }
 
     fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, ()) {
         let Product { inputs, outputs } = *self;
@@ -50,7 +47,8 @@ impl Operation for Product {
 
     fn backward(
         &self,
-        (x, weight, ()): (&FlexTensor, &FlexTensor, &()),
+        [x, weight, _]: [&FlexTensor; 3],
+        (): &(),
         gradient: &FlexTensor,
         [of_x, of_weight, of_bias]: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {

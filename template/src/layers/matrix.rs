@@ -1,5 +1,7 @@
 //! Products of matrices, by the library that Burn multiplies with.
 
+use std::ops::Range;
+
 /// A matrix in a slice.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
@@ -21,6 +23,24 @@ impl<'a> Matrix<'a> {
             values,
             size: [rows, columns],
             strides: [columns, 1],
+        }
+    }
+
+    /// Some of the columns.
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn columns(self, columns: Range<usize>) -> Self {
+        let ([rows, all], [row, column]) = (self.size, self.strides);
+        assert!(columns.start <= columns.end && columns.end <= all);
+        let start = match rows {
+            0 => 0,
+            _ => columns.start * column,
+        };
+        Matrix {
+            values: &self.values[start..],
+            size: [rows, columns.len()],
+            strides: [row, column],
         }
     }
 

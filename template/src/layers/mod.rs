@@ -6,9 +6,9 @@ mod convolution;
 #[cfg(feature = "cpu-layers")]
 mod linear;
 #[cfg(feature = "cpu-layers")]
-mod matrix;
+pub mod matrix;
 #[cfg(feature = "cpu-layers")]
-mod operation;
+pub mod operation;
 #[cfg(feature = "cpu-layers")]
 mod passes;
 #[cfg(feature = "cpu-layers")]

@@ -1,4 +1,4 @@
-//! Layers of one's own on Burn's CPU backend, by its interface for custom operations.
+//! Operations of one's own on Burn's CPU backend, by its interface for custom operations.
 //!
 //! Source: the Burn Book, "Custom operations".
 
@@ -15,68 +15,102 @@ use burn::{
         flex::FlexTensor,
     },
     module::Param,
-    tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor, TensorData},
+    tensor::{
+        BackendPrimitive, DType, Device, Float, GradientCheckpointingStrategy, Shape, Tensor,
+        TensorData,
+    },
 };
 
-/// A layer of an input, a weight and a bias, in `f32` and contiguous.
-pub trait Operation: Clone + Debug + Send + 'static {
-    /// What the backward pass needs beside input and weight.
+/// An operation on `N` tensors in `f32`, which it gets contiguous.
+pub trait Operation<const N: usize>: Clone + Debug + Send + 'static {
+    /// What the backward pass needs beside the inputs.
     type Kept: Clone + Debug + Send;
 
-    /// How many biases there are.
-    fn outputs(&self) -> usize;
-
     /// The output.
-    fn forward(&self, parameters: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept);
+    fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept);
 
-    /// The gradients of input, weight and bias, where they are wanted, from that of the output.
+    /// The gradients of the inputs, where they are wanted, from that of the output.
     fn backward(
         &self,
-        of_forward: (&FlexTensor, &FlexTensor, &Self::Kept),
+        inputs: [&FlexTensor; N],
+        kept: &Self::Kept,
         gradient: &FlexTensor,
-        wanted: [bool; 3],
-    ) -> [Option<FlexTensor>; 3];
+        wanted: [bool; N],
+    ) -> [Option<FlexTensor>; N];
 }
 
-/// What `operation` gives, recorded where `x` is, or none where it is not for this module: on another
-/// device, in another type, or where activations are computed again to save memory.
-pub fn on_cpu<O: Operation, const D: usize, const W: usize>(
+/// A tensor of any rank.
+pub trait Input {
+    fn dtype(&self) -> DType;
+    /// None where nothing is recorded.
+    fn checkpointing(&self) -> Option<GradientCheckpointingStrategy>;
+    /// None on another device.
+    fn values(&self) -> Option<FlexTensor>;
+    /// None on another device, or where nothing is recorded.
+    fn recorded(&self) -> Option<RecordedTensor>;
+}
+
+type RecordedTensor = <Float as BackendPrimitive<Autodiff<Flex>>>::Primitive;
+
+impl<const D: usize> Input for Tensor<D> {
+    fn dtype(&self) -> DType {
+        Tensor::dtype(self)
+    }
+
+    fn checkpointing(&self) -> Option<GradientCheckpointingStrategy> {
+        self.gradient_checkpointing_strategy()
+    }
+
+    fn values(&self) -> Option<FlexTensor> {
+        let values = self.clone().try_into_primitive::<Flex>().ok()?;
+        Some(values.to_contiguous())
+    }
+
+    fn recorded(&self) -> Option<RecordedTensor> {
+        self.clone().try_into_primitive::<Autodiff<Flex>>().ok()
+    }
+}
+
+/// What `operation` gives, recorded where the first of `inputs` is, or none where it is not for this
+/// module: on another device, in another type, or where activations are computed again to save memory.
+pub fn on_cpu<O: Operation<N>, const N: usize, const D: usize>(
     operation: O,
-    x: &Tensor<D>,
-    weight: &Param<Tensor<W>>,
-    bias: Option<&Param<Tensor<1>>>,
+    inputs: [&dyn Input; N],
 ) -> Option<Tensor<D>> {
-    let weight = weight.val();
-    let bias = bias.map(Param::val);
-    let of_bias = bias.as_ref().map_or(DType::F32, Tensor::dtype);
-    if [x.dtype(), weight.dtype(), of_bias] != [DType::F32; 3] {
+    if inputs.iter().any(|input| input.dtype() != DType::F32) {
         return None;
     }
-    let bias = bias.unwrap_or_else(|| Tensor::zeros([operation.outputs()], &x.device()));
-    let x = x.clone();
-    let Some(checkpointing) = x.gradient_checkpointing_strategy() else {
-        let x = x.try_into_primitive::<Flex>().ok()?;
-        let weight = weight.try_into_primitive::<Flex>().ok()?;
-        let bias = bias.try_into_primitive::<Flex>().ok()?;
-        let parameters = [&x, &weight, &bias].map(FlexTensor::to_contiguous);
-        let (output, _) = operation.forward(parameters.each_ref());
+    let Some(checkpointing) = inputs.first()?.checkpointing() else {
+        let values = all(inputs, |input| input.values())?;
+        let (output, _) = operation.forward(values.each_ref());
         return Some(Tensor::from_primitive::<Flex>(output));
     };
     if checkpointing != GradientCheckpointingStrategy::Disabled {
         return None;
     }
-    let x = x.try_into_primitive::<Autodiff<Flex>>().ok()?;
-    let weight = weight.try_into_primitive::<Autodiff<Flex>>().ok()?;
-    let bias = bias.try_into_primitive::<Autodiff<Flex>>().ok()?;
-    let nodes = [x.node(), weight.node(), bias.node()];
-    let [x, weight, bias] = [x, weight, bias].map(|it| it.into_primitive().to_contiguous());
-    let (output, kept) = operation.forward([&x, &weight, &bias]);
+    let inputs = all(inputs, |input| input.recorded())?;
+    let nodes = inputs.each_ref().map(|input| input.node());
+    let values = inputs.map(|input| input.into_primitive().to_contiguous());
+    let (output, kept) = operation.forward(values.each_ref());
     let prepared = Recorded(operation).prepare::<NoCheckpointing>(nodes);
     let output = match prepared.compute_bound().stateful() {
-        OpsKind::Tracked(prepared) => prepared.finish((x, weight, kept), output),
+        OpsKind::Tracked(prepared) => prepared.finish((values, kept), output),
         OpsKind::UnTracked(prepared) => prepared.finish(output),
     };
     Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
+}
+
+fn all<T, const N: usize>(
+    inputs: [&dyn Input; N],
+    get: impl Fn(&dyn Input) -> Option<T>,
+) -> Option<[T; N]> {
+    let all: Option<Vec<T>> = inputs.into_iter().map(get).collect();
+    all?.try_into().ok()
+}
+
+/// The bias of a layer that has one, or `len` zeros.
+pub fn bias_or_zeros(bias: Option<&Param<Tensor<1>>>, len: usize, device: &Device) -> Tensor<1> {
+    bias.map_or_else(|| Tensor::zeros([len], device), Param::val)
 }
 
 /// A tensor of values in the order of rows.
@@ -88,14 +122,14 @@ pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
 #[derive(Clone, Debug)]
 struct Recorded<O>(O);
 
-impl<O: Operation> Backward<Flex, 3> for Recorded<O> {
-    type State = (FlexTensor, FlexTensor, O::Kept);
+impl<O: Operation<N>, const N: usize> Backward<Flex, N> for Recorded<O> {
+    type State = ([FlexTensor; N], O::Kept);
 
-    fn backward(self, ops: Ops<Self::State, 3>, recorded: &mut Gradients, _: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Self::State, N>, recorded: &mut Gradients, _: &mut Checkpointer) {
         let gradient = recorded.consume::<Flex>(&ops.node).to_contiguous();
-        let (x, weight, kept) = &ops.state;
+        let (inputs, kept) = &ops.state;
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let gradients = self.0.backward((x, weight, kept), &gradient, wanted);
+        let gradients = self.0.backward(inputs.each_ref(), kept, &gradient, wanted);
         for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
                 recorded.register::<Flex>(node.id, gradient);
