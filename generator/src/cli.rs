@@ -57,7 +57,7 @@ enum Command {
     Add(AddArgs),
     /// Bring later improvements of the template into a project; your changes stay.
     Update(UpdateArgs),
-    /// Say what this machine has for building and training, and what lacks.
+    /// Say what this machine has for building and training, and what is missing.
     Doctor(commands::doctor::DoctorArgs),
     /// Write a script that completes the command line in a shell.
     Completions(commands::completions::CompletionsArgs),
@@ -184,7 +184,7 @@ fn is_help(error: &clap::Error) -> bool {
     )
 }
 
-/// Prints help or the version; to standard error where an argument lacks.
+/// Prints help or the version; to standard error where an argument is missing.
 fn print_help(help: &clap::Error) -> Result<()> {
     if help.use_stderr() {
         // Where it cannot be written, there is nobody to tell.

@@ -26,7 +26,7 @@ Commands:
   check        Check that a project builds, keeps its contracts, trains and resumes
   add          Bring into a project what was not chosen when it was made
   update       Bring later improvements of the template into a project; your changes stay
-  doctor       Say what this machine has for building and training, and what lacks
+  doctor       Say what this machine has for building and training, and what is missing
   completions  Write a script that completes the command line in a shell
   man          Write the manual, as pages for `man`
   help         Print this message or the help of the given subcommand(s)
@@ -181,7 +181,7 @@ Commands:
   check        Check that a project builds, keeps its contracts, trains and resumes
   add          Bring into a project what was not chosen when it was made
   update       Bring later improvements of the template into a project; your changes stay
-  doctor       Say what this machine has for building and training, and what lacks
+  doctor       Say what this machine has for building and training, and what is missing
   completions  Write a script that completes the command line in a shell
   man          Write the manual, as pages for `man`
   help         Print this message or the help of the given subcommand(s)

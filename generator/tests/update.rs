@@ -305,7 +305,10 @@ fn an_option_that_is_no_more_is_told() {
     place.template(".kiln.toml.liquid", "{{word}}", "{{term}}");
     place.template(".kiln.toml.liquid", "word =", "term =");
     let said = place.update(&["-d", "term=bye"], 0);
-    assert!(said.contains("the option `word` is no more"), "{said}");
+    assert!(
+        said.contains("the option `word` no longer exists"),
+        "{said}"
+    );
     assert!(place.read("project/a.txt").starts_with("bye\n"));
 }
 

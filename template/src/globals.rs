@@ -185,12 +185,16 @@ pub fn set_step(step: usize) {
 pub fn remember_gradients(gradients: &FlatGradients) -> Result<()> {
     let batch = replica_context()?.batch();
     let is_last = batch.is_none_or(|batch| batch.ends_epoch);
-    let last = is_last.then(|| gradients.clone());
-    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = last);
+    set_last_gradients(is_last.then(|| gradients.clone()));
     Ok(())
 }
 
-/// The values of each parameter, and those of its gradient in the epoch's last update, by name.
+/// Keeps the gradients of an update for reports, or drops those of an earlier one.
+pub fn set_last_gradients(gradients: Option<FlatGradients>) {
+    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = gradients);
+}
+
+/// The values of each parameter, and those of its gradient where the last update kept them, by name.
 pub fn weights_and_gradients() -> Result<Vec<(String, Vec<f32>)>> {
     let mut values = with_model(named_parameters)?;
     values

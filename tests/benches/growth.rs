@@ -111,7 +111,7 @@ struct Crate {
 
 impl Crate {
     fn with(network: &str) -> Self {
-        let project = Project::to_edit();
+        let project = Project::to_edit().fully_optimised();
         fill_in(&project, network);
         let program = project.build();
         Crate { project, program }

@@ -31,12 +31,24 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 /// Features of Burn that one of the release builds needs, and all have: Burn is then built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
+/// How tests build in release: the project and what computes as its users have them, the rest as far as
+/// it costs little time to build.
+const QUICK_RELEASE: [&str; 5] = [
+    "profile.release.opt-level=1",
+    "profile.release.package.my-model.opt-level=3",
+    "profile.release.package.burn-flex.opt-level=3",
+    "profile.release.package.gemm-f32.opt-level=3",
+    "profile.release.package.gemm-common.opt-level=3",
+];
+
 /// A rendered project, the only one at a time: two cargos at once would wait for each other's build
 /// folder, and some projects share a folder of sources.
 pub struct Project {
     path: PathBuf,
     /// None where tests share the project.
     folder: Option<TempDir>,
+    /// Whether release builds are [quick to make](QUICK_RELEASE), not those that users get.
+    quick_release: bool,
     _alone: File,
 }
 
@@ -73,6 +85,12 @@ impl Project {
         project.path = path;
         project.folder = None;
         project
+    }
+
+    /// The same, built in release as its users build it: for benchmarks.
+    pub fn fully_optimised(mut self) -> Self {
+        self.quick_release = false;
+        self
     }
 
     /// Renders a project with other answers to some options.
@@ -143,6 +161,7 @@ impl Project {
         Project {
             path,
             folder: Some(folder),
+            quick_release: true,
             _alone: alone,
         }
     }
@@ -277,6 +296,12 @@ impl Project {
         let mut arguments = arguments.to_vec();
         if arguments.contains(&"--release") {
             arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
+            if self.quick_release {
+                let settings = QUICK_RELEASE
+                    .iter()
+                    .flat_map(|setting| ["--config", setting]);
+                arguments.splice(1..1, settings);
+            }
         }
         let start = Instant::now();
         let mut cargo = Command::new("cargo");

@@ -18,6 +18,8 @@ pub const BUILD: Duration = Duration::from_secs(2400);
 
 /// Between two looks at a program.
 const PAUSE: Duration = Duration::from_millis(5);
+/// For a program that is asked to end.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A program on its way. It writes into files: what outlives it, such as a worker on a host that is cut
 /// off, would keep a pipe open.
@@ -59,18 +61,12 @@ impl Running {
     /// Waits until the program ends.
     ///
     /// # Panics
-    /// It does not within `limit`, and is killed.
+    /// It does not within `limit`, and is ended.
     #[track_caller]
     pub fn end(mut self, limit: Duration) -> Output {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a process") {
-                return self.output(status);
-            }
-            if Instant::now() > deadline {
-                self.fail(&format!("has not ended for {limit:?}"));
-            }
-            thread::sleep(PAUSE);
+        match self.wait(limit, || false) {
+            First::Ended(status) => self.output(status),
+            _ => self.fail(&format!("has not ended for {limit:?}")),
         }
     }
 
@@ -80,45 +76,90 @@ impl Running {
     /// It is not within a minute, or the program ends before.
     #[track_caller]
     pub fn wait_until(mut self, what: &str, is_so: impl Fn() -> bool) -> Self {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !is_so() {
+        match self.wait(Duration::from_secs(60), is_so) {
+            First::IsSo => self,
+            First::Ended(status) => self.fail(&format!("ended before {what}: {status}")),
+            First::Neither => self.fail(&format!("has no {what} within a minute")),
+        }
+    }
+
+    fn wait(&mut self, limit: Duration, is_so: impl Fn() -> bool) -> First {
+        let deadline = Instant::now() + limit;
+        loop {
+            if is_so() {
+                return First::IsSo;
+            }
             if let Some(status) = self.child.try_wait().expect("a process") {
-                self.fail(&format!("ended before {what}: {status}"));
+                return First::Ended(status);
             }
             if Instant::now() > deadline {
-                self.fail(&format!("has no {what} within a minute"));
+                return First::Neither;
             }
             thread::sleep(PAUSE);
         }
-        self
     }
 
     #[track_caller]
-    fn fail(self, problem: &str) -> ! {
+    fn fail(mut self, problem: &str) -> ! {
         let (command, processes) = (self.command.clone(), processes());
+        let status = self.stop();
         panic!(
             "{command} {problem}.\nIt printed:\n{}\nThere run:\n{processes}",
-            text(&self.kill())
+            text(&self.output(status))
         );
     }
 
-    /// Ends the program.
+    /// Kills the program, as when the power fails.
     ///
     /// # Panics
     /// There is no such process.
     pub fn kill(mut self) -> Output {
-        self.child.kill().expect("a process");
-        let status = self.child.wait().expect("a process");
+        let status = self.kill_at_once();
         self.output(status)
     }
 
-    fn output(self, status: ExitStatus) -> Output {
+    fn kill_at_once(&mut self) -> ExitStatus {
+        self.child.kill().expect("a process");
+        self.child.wait().expect("a process")
+    }
+
+    /// Ends the program, and what it started: a launcher hands on a request to end, though it may take the
+    /// first one for a request to save.
+    fn stop(&mut self) -> ExitStatus {
+        for _ in 0..2 {
+            let _ = Command::new("kill").arg(self.id().to_string()).status();
+            if let First::Ended(status) = self.wait(GRACE, || false) {
+                return status;
+            }
+        }
+        self.kill_at_once()
+    }
+
+    fn output(&self, status: ExitStatus) -> Output {
+        let read = |file: &NamedTempFile| fs::read(file.path()).expect("what was printed");
         Output {
             status,
-            stdout: fs::read(self.stdout).expect("what was printed"),
-            stderr: fs::read(self.stderr).expect("what was printed"),
+            stdout: read(&self.stdout),
+            stderr: read(&self.stderr),
         }
     }
+}
+
+impl Drop for Running {
+    /// A test that fails leaves nothing behind that would train on beside the next one.
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.stop();
+        }
+    }
+}
+
+/// What happens first.
+enum First {
+    IsSo,
+    Ended(ExitStatus),
+    /// Time is up.
+    Neither,
 }
 
 /// Runs a program and gives what it printed.
@@ -166,6 +207,15 @@ mod tests {
         let output = output(&mut shell("sleep 20 & echo out; echo err >&2"), TRAINING);
         assert!(output.status.success());
         assert_eq!([output.stdout, output.stderr], [b"out\n", b"err\n"]);
+    }
+
+    #[test]
+    fn what_a_test_leaves_is_ended_with_what_it_started() {
+        let script = "trap 'kill $!; exit' TERM; sleep 77.25 & wait";
+        let is_there = || processes().contains("sleep 77.25\n");
+        let running = Running::start(&mut shell(script)).wait_until("a sleep", is_there);
+        drop(running);
+        assert!(!is_there());
     }
 
     #[test]

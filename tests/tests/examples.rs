@@ -110,6 +110,14 @@ fn language_model() {
     .check();
 }
 
+/// With the kernels for the CPU, which debug builds do without.
+#[test]
+fn language_model_in_release() {
+    let project = Project::example("language-model");
+    let tests = ["--test", "language_model", "--test", "parity"];
+    project.cargo(&[&["test", "--release"], &tests[..]].concat());
+}
+
 /// The mean absolute error of images that were translated and back again; 0.59 after one update.
 #[test]
 fn cyclegan() {

@@ -240,7 +240,9 @@ fn what_does_not_fit_together_is_refused(job: &Job) {
     let mut other = job.alone();
     other
         .args(["--strategy", "multi-worker-mirrored"])
-        .env("PMI_SIZE", "4");
+        .env("PMI_SIZE", "4")
+        // Without mpirun, Open MPI starts a server of its own, which need not end with the program.
+        .env("OMPI_MCA_ess_singleton_isolated", "1");
     job.fails(
         &mut other,
         &["mpiexec started 4 processes, but MPI sees 1", "Open MPI"],
@@ -298,7 +300,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
     a_process_that_hangs_ends_the_job(job);
 }
 
-/// One process computes for ever, and answers the monitor all the while.
+/// One process computes for ever, and answers the monitor all the while; the others cannot exit.
 fn a_process_that_hangs_ends_the_job(job: &Job) {
     let mut command = mpi::run(3);
     command.arg(job.programs.join("hang"));

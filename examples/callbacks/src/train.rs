@@ -63,8 +63,8 @@ fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losse
     Ok((Losses::sum(losses), step.gradients()?))
 }
 
-/// Sums the gradients over all replicas and updates the parameters of this one. With
-/// `--accumulate` they are only kept, until the last batch of an update.
+/// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only
+/// kept, until the last batch of an update.
 ///
 /// # Errors
 /// Another replica failed, or `update_pre` stops the training.
@@ -101,7 +101,7 @@ pub fn update_parameters(gradients: FlatGradients) -> Result<()> {
     // After the sum over replicas, so that all see the same gradients and update alike.
     let (mut update_gradients, display_gradients) = CALLBACKS.update_pre(gradients)?;
     update_gradients.retain(|parameter| is_trainable(parameter, step));
-    globals::remember_gradients(&display_gradients)?;
+    globals::set_last_gradients(Some(display_gradients));
     globals::update_trainable(|trainable| Ok(trainable.update(update_gradients)))
 }
 

@@ -96,6 +96,23 @@ fn a_layer_is_frozen_after_its_step_and_also_after_a_resume() {
     assert_eq!(changed(&job, update).unwrap(), all[2..]);
 }
 
+#[test]
+fn gradients_for_display_are_there_after_any_step() {
+    let job = set_up_replicas(2).unwrap();
+    // The first batch of two: at the end of an epoch gradients are kept for histograms.
+    distributed_train_step(job.batches(24, 12).unwrap().remove(0)).unwrap();
+    let values = job
+        .strategy
+        .run_on_first(|_| globals::weights_and_gradients());
+    let values = values.unwrap();
+    for (name, _) in parameters(&job).unwrap() {
+        let tag = format!("gradients/{name}");
+        let gradient = values.iter().find(|(name, _)| *name == tag);
+        let (_, gradient) = gradient.unwrap_or_else(|| panic!("no {tag}"));
+        assert!(gradient.iter().any(|value| *value != 0.0), "{tag}");
+    }
+}
+
 /// The labels of each batch of an epoch, put together from the shares of the replicas.
 fn labels_of_batches(replicas: &'static str, batch_size: &'static str) -> Vec<Vec<u8>> {
     let batches = on_own_thread(move || {

@@ -35,7 +35,8 @@ pub struct Args {
     #[arg(long, global = true, value_enum, default_value_t = DEFAULT_STRATEGY)]
     pub strategy: StrategyKind,
 
-    /// Replicas of the model [default: 1 for one-device; for mirrored 2 on the CPU, else one a GPU].
+    /// Replicas of the model [default: 2 on the CPU for mirrored and parameter-server; 1 for one-device
+    /// and model-parallel; else one a device].
     #[arg(long, global = true, value_parser = at_least_one)]
     pub replicas: Option<usize>,
 
@@ -129,7 +130,7 @@ pub enum Command {
     },
     /// Predict with a checkpoint, on one device.
     Infer(Infer),
-    /// Start several processes with MPI, each a worker of `multi-worker-mirrored`.
+    /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
     Launch(Launch),
     /// Serve the devices of this machine to programs that train with `--strategy remote`.
     Serve(Serve),

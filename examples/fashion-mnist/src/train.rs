@@ -68,8 +68,8 @@ pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     gradients.handle_non_finite(NonFinite::Error)
 }
 
-/// Sums the gradients over all replicas and updates the parameters of this one. With
-/// `--accumulate` they are only kept, until the last batch of an update.
+/// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only
+/// kept, until the last batch of an update.
 ///
 /// # Errors
 /// Another replica failed, or a gradient is not finite.

@@ -3,9 +3,7 @@
 use anyhow::{Error, Result};
 use burn::{
     module::{Module, ParamGroup},
-    nn::{
-        Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
-    },
+    nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, Linear, LinearConfig},
     optim::{
         AdamWConfig, ModuleOptimizer,
         lr_scheduler::{
@@ -22,7 +20,7 @@ use crate::{
     compute::Compute,
     dataset::{VOCABULARY, count_updates},
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    kernels::{EPSILON, causal_attention, gelu, layer_norm},
+    kernels::{causal_attention, create_layer_norm, gelu, layer_norm},
 };
 
 /// Values that stand for a byte.
@@ -68,7 +66,7 @@ impl Model {
             positions: embedding(args.context),
             lower: blocks(BLOCKS / 2),
             upper: blocks(BLOCKS - BLOCKS / 2),
-            norm: norm(device),
+            norm: create_layer_norm(WIDTH, device),
             head: linear(WIDTH, VOCABULARY, DEVIATION, device),
             compute: Compute::new(args, device)?,
         })
@@ -132,9 +130,9 @@ struct Block {
 impl Block {
     fn new(device: &Device) -> Self {
         Block {
-            attention_norm: norm(device),
+            attention_norm: create_layer_norm(WIDTH, device),
             attention: Attention::new(device),
-            hidden_norm: norm(device),
+            hidden_norm: create_layer_norm(WIDTH, device),
             hidden: linear(WIDTH, 4 * WIDTH, DEVIATION, device),
             output: linear(4 * WIDTH, WIDTH, residual_deviation(), device),
         }
@@ -172,12 +170,6 @@ impl Attention {
         let mixed = causal_attention(all, HEADS); // [batch, time, WIDTH]
         compute.linear(&self.output, mixed).cast(FloatDType::F32)
     }
-}
-
-fn norm(device: &Device) -> LayerNorm {
-    LayerNormConfig::new(WIDTH)
-        .with_epsilon(EPSILON)
-        .init(device)
 }
 
 fn linear(inputs: usize, outputs: usize, deviation: f64, device: &Device) -> Linear {

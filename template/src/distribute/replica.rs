@@ -142,7 +142,7 @@ impl ReplicaContext {
     }
 
     /// The losses that add up to that of an update: one a replica with examples, batch and part of a
-    /// batch. Batches that make an update together and have less examples than replicas weigh alike.
+    /// batch. Batches that make an update together and have fewer examples than replicas weigh alike.
     pub fn losses_in_update(&self) -> usize {
         let replicas = self.num_replicas_in_sync();
         let Some(batch) = self.batch() else {

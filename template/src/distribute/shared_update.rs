@@ -16,7 +16,7 @@ use super::{
 };
 use crate::globals::{self, TrainingState};
 
-/// Less values than this take longer to hand to other threads than to compute.
+/// Fewer values than this take longer to hand to other threads than to compute.
 const MANY: usize = 1 << 16;
 /// Values that a thread computes at a time.
 pub const PIECE: usize = 1 << 14;

@@ -1,6 +1,6 @@
 //! [`super::conv2d`] on Burn's CPU backend: batches cut into pieces for all threads.
 
-use std::{ops::Range, sync::Arc};
+use std::{array, ops::Range};
 
 use burn::{
     backend::flex::FlexTensor,
@@ -10,7 +10,7 @@ use burn::{
 use rayon::prelude::*;
 
 use super::{
-    operation::{self, Operation, bias_or_zeros, tensor},
+    operation::{self, Operation, tensor},
     passes::add,
     unfolded::{Buffers, Convolution, Gradients},
 };
@@ -29,12 +29,16 @@ pub fn is_2x2(pool: &MaxPool2d) -> bool {
     unpadded && sizes == [[2, 2], [2, 2], [1, 1]] && !pool.ceil_mode
 }
 
-/// The layer on `x`, or none where it is not for this module: on another device, in another type, with
-/// groups, or with sizes that do not fit, of which Burn's layer says what is wrong.
+/// The layer on `x`, or none where it is not for this module: on another device, in another type, under
+/// gradient checkpointing, with groups, or with sizes that do not fit, of which Burn's layer says what is
+/// wrong.
 pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
     let convolution = convolution(layer, pooled, x)?;
-    let bias = bias_or_zeros(layer.bias.as_ref(), convolution.outputs, &x.device());
-    operation::on_cpu(convolution, [x, &layer.weight.val(), &bias])
+    let weight = layer.weight.val();
+    match &layer.bias {
+        Some(bias) => operation::on_cpu(convolution, [x, &weight, &bias.val()]),
+        None => operation::on_cpu(convolution, [x, &weight]),
+    }
 }
 
 fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
@@ -67,13 +71,15 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
     is_ours.then_some(convolution)
 }
 
-impl Operation<3> for Convolution {
+impl<const N: usize> Operation<N> for Convolution {
     /// With pooling, which value of each window was the largest.
-    type Kept = Arc<Vec<u32>>;
+    type Kept = Vec<u32>;
 
-    fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
-        let weight = self.weight_by_tap(weight.storage());
-        let parameters = [&weight, bias.storage::<f32>()];
+    fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept) {
+        let (x, weight) = (inputs[0], self.weight_by_tap(inputs[1].storage()));
+        let zeros = vec![0.0; self.outputs];
+        let bias = inputs.get(2).map_or(&zeros[..], |bias| bias.storage());
+        let parameters = [&weight, bias];
         let images = x.storage::<f32>();
         let batch = images.len() / self.image_values();
         let (group, values) = (self.group(), self.output_values());
@@ -94,16 +100,19 @@ impl Operation<3> for Convolution {
             );
         let [rows, columns] = self.output();
         let output = tensor(output, [batch, self.outputs, rows, columns]);
-        (output, Arc::new(chosen))
+        (output, chosen)
     }
 
     fn backward(
         &self,
-        [x, weight, _]: [&FlexTensor; 3],
-        chosen: &Self::Kept,
-        gradient: &FlexTensor,
-        [of_images, of_weight, of_bias]: [bool; 3],
-    ) -> [Option<FlexTensor>; 3] {
+        inputs: [&FlexTensor; N],
+        chosen: Self::Kept,
+        gradient: FlexTensor,
+        wanted: [bool; N],
+    ) -> [Option<FlexTensor>; N] {
+        let (x, weight) = (inputs[0], inputs[1]);
+        let [of_images, of_weight] = [wanted[0], wanted[1]];
+        let of_bias = wanted.get(2) == Some(&true);
         let images = x.storage::<f32>();
         let image_values = self.image_values();
         let batch = images.len() / image_values;
@@ -116,7 +125,7 @@ impl Operation<3> for Convolution {
             images,
             weight: &by_output.unwrap_or_default(),
             gradient: gradient.storage(),
-            chosen,
+            chosen: &chosen,
         };
         let weights = if of_weight {
             self.taps() * self.outputs
@@ -146,11 +155,13 @@ impl Operation<3> for Convolution {
             });
         let sum = sum.expect("a batch has images");
         let like = |values, other: &FlexTensor| tensor(values, other.layout().shape().clone());
-        [
+        let gradients = [
             of_images.then(|| like(image_gradient, x)),
             of_weight.then(|| like(self.weight_gradient(&sum.weight), weight)),
             of_bias.then(|| tensor(sum.bias, [self.outputs])),
-        ]
+        ];
+        let mut gradients = gradients.into_iter();
+        array::from_fn(|_| gradients.next().flatten())
     }
 }
 

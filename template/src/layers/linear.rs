@@ -1,18 +1,20 @@
 //! [`super::linear`] on Burn's CPU backend.
 
+use std::array;
+
 use burn::{backend::flex::FlexTensor, nn::Linear, tensor::Tensor};
 use rayon::prelude::*;
 
 use super::{
     matrix::{Matrix, Threads, multiply},
-    operation::{self, Operation, bias_or_zeros, tensor},
+    operation::{self, Operation, tensor},
 };
 
 /// Rows and columns that are transposed at a time.
 const TILE: usize = 16;
 
-/// The layer on `x`, or none where it is not for this module: on another device, in another type, or
-/// with sizes that do not fit, of which Burn's layer says what is wrong.
+/// The layer on `x`, or none where it is not for this module: on another device, in another type, under
+/// gradient checkpointing, or with sizes that do not fit, of which Burn's layer says what is wrong.
 pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
     let [inputs, outputs] = layer.weight.dims();
     let dims = x.dims();
@@ -20,54 +22,68 @@ pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>
         return None;
     }
     let product = Product { inputs, outputs };
-    let bias = bias_or_zeros(layer.bias.as_ref(), outputs, &x.device());
-    operation::on_cpu(product, [x, &layer.weight.val(), &bias])
+    let weight = layer.weight.val();
+    match &layer.bias {
+        Some(bias) => operation::on_cpu(product, [x, &weight, &bias.val()]),
+        None => operation::on_cpu(product, [x, &weight]),
+    }
 }
 
-/// `x * weight + bias`, from `[.., inputs]` to `[.., outputs]`.
+/// `x * weight`, or `x * weight + bias`, from `[.., inputs]` to `[.., outputs]`.
 #[derive(Clone, Copy, Debug)]
 struct Product {
     inputs: usize,
     outputs: usize,
 }
 
-impl Operation<3> for Product {
+impl<const N: usize> Operation<N> for Product {
     type Kept = ();
 
-    fn forward(&self, [x, weight, bias]: [&FlexTensor; 3]) -> (FlexTensor, ()) {
+    fn forward(&self, tensors: [&FlexTensor; N]) -> (FlexTensor, ()) {
         let Product { inputs, outputs } = *self;
+        let (x, weight, bias) = (tensors[0], tensors[1], tensors.get(2));
         let values = x.storage::<f32>();
         let rows = values.len() / inputs;
-        let mut output = bias.storage::<f32>().repeat(rows); // [rows, outputs]
+        // [rows, outputs]
+        let mut output = match bias {
+            Some(bias) => bias.storage::<f32>().repeat(rows),
+            None => vec![0.0; rows * outputs],
+        };
         let left = Matrix::new(values, [rows, inputs]);
         let right = Matrix::new(weight.storage(), [inputs, outputs]);
-        multiply(&mut output, true, left, right, Threads::All);
+        multiply(&mut output, bias.is_some(), left, right, Threads::All);
         (rows_of(x, output, outputs), ())
     }
 
     fn backward(
         &self,
-        [x, weight, _]: [&FlexTensor; 3],
-        (): &(),
-        gradient: &FlexTensor,
-        [of_x, of_weight, of_bias]: [bool; 3],
-    ) -> [Option<FlexTensor>; 3] {
+        tensors: [&FlexTensor; N],
+        (): (),
+        gradient: FlexTensor,
+        wanted: [bool; N],
+    ) -> [Option<FlexTensor>; N] {
         let Product { inputs, outputs } = *self;
+        let (x, weight) = (tensors[0], tensors[1]);
         let values = gradient.storage::<f32>();
         let rows = values.len() / outputs;
         let gradient = Matrix::new(values, [rows, outputs]);
-        let of_x = of_x.then(|| {
+        let of_x = || {
             let weight = Matrix::new(weight.storage(), [inputs, outputs]);
             rows_of(x, x_gradient(gradient, weight), inputs)
-        });
-        let of_weight = of_weight.then(|| {
+        };
+        let of_weight = || {
             let x = Matrix::new(x.storage(), [rows, inputs]).transposed();
             let mut sums = vec![0.0; inputs * outputs];
             multiply(&mut sums, false, x, gradient, Threads::All);
             tensor(sums, [inputs, outputs])
-        });
-        let of_bias = of_bias.then(|| tensor(sum_of_rows(values, outputs), [outputs]));
-        [of_x, of_weight, of_bias]
+        };
+        array::from_fn(|number| {
+            wanted[number].then(|| match number {
+                0 => of_x(),
+                1 => of_weight(),
+                _ => tensor(sum_of_rows(values, outputs), [outputs]),
+            })
+        })
     }
 }
 

@@ -31,16 +31,14 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// There are fewer.
     pub fn columns(self, columns: Range<usize>) -> Self {
-        let ([rows, all], [row, column]) = (self.size, self.strides);
+        let ([rows, all], strides) = (self.size, self.strides);
         assert!(columns.start <= columns.end && columns.end <= all);
-        let start = match rows {
-            0 => 0,
-            _ => columns.start * column,
-        };
+        let start = columns.start * strides[1];
         Matrix {
-            values: &self.values[start..],
+            // Without rows, or at the end, there may be nothing.
+            values: self.values.get(start..).unwrap_or_default(),
             size: [rows, columns.len()],
-            strides: [row, column],
+            strides,
         }
     }
 
@@ -80,8 +78,8 @@ pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, thr
         Threads::This => gemm::Parallelism::None,
         Threads::All => gemm::Parallelism::Rayon(0),
     };
-    // SAFETY: sizes and strides stay within the slices, as `Matrix::new` and the line above cut them so;
-    // `product` is borrowed by nothing else.
+    // SAFETY: sizes and strides stay within the slices, as `Matrix::new`, `Matrix::columns` and the cut of
+    // `product` above see to; `product` is borrowed by nothing else.
     unsafe {
         gemm::gemm(
             rows,
@@ -104,5 +102,47 @@ pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, thr
             false,
             parallelism,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row after row.
+    fn product(left: Matrix, right: Matrix) -> Vec<f32> {
+        let at = |it: &Matrix, row, column| it.values[row * it.strides[0] + column * it.strides[1]];
+        let ([rows, inner], [_, columns]) = (left.size(), right.size());
+        let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let value = |(row, column)| {
+            let terms = (0..inner).map(|k| at(&left, row, k) * at(&right, k, column));
+            terms.sum()
+        };
+        places.map(value).collect()
+    }
+
+    #[test]
+    fn parts_of_matrices_are_multiplied() {
+        let values: Vec<f32> = (0..60).map(|place| (place % 7) as f32).collect();
+        let left = Matrix::new(&values, [5, 12]).columns(3..7); // [5, 4]
+        let right = Matrix::new(&values, [6, 10]).transposed(); // [10, 6]
+        let pairs = [
+            (left, right.transposed().columns(2..6).transposed()), // [4, 6]
+            (
+                left.transposed(),
+                right.columns(1..4).transposed().columns(5..10).transposed(),
+            ),
+            (left.columns(4..4), Matrix::new(&values, [0, 3])),
+        ];
+        for (left, right) in pairs {
+            let mut sums = vec![1.0; left.size()[0] * right.size()[1]];
+            multiply(&mut sums, false, left, right, Threads::This);
+            assert_eq!(sums, product(left, right));
+            multiply(&mut sums, true, left, right, Threads::All);
+            let twice: Vec<f32> = product(left, right).iter().map(|sum| 2.0 * sum).collect();
+            assert_eq!(sums, twice);
+        }
+        let end = Matrix::new(&values, [5, 12]).transposed().columns(5..5);
+        assert_eq!(end.size(), [12, 0]);
     }
 }

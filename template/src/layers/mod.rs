@@ -23,8 +23,9 @@ use burn::{
 /// `[batch, outputs, ..]`.
 ///
 /// On the CPU with the feature `cpu-layers`, in `f32` and without groups, images are unfolded into
-/// matrices, some at a time, and gradients come from the same matrices. Elsewhere it is Burn's, and in
-/// debug builds too, where dependencies are optimised and this crate is not.
+/// matrices, some at a time, and gradients come from the same matrices. Elsewhere and under
+/// gradient checkpointing it is Burn's, and in debug builds too, where dependencies are optimised and this
+/// crate is not.
 ///
 /// # Panics
 /// As [`Conv2d::forward`]: shapes that do not fit.

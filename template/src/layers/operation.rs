@@ -14,10 +14,8 @@ use burn::{
         },
         flex::FlexTensor,
     },
-    module::Param,
     tensor::{
-        BackendPrimitive, DType, Device, Float, GradientCheckpointingStrategy, Shape, Tensor,
-        TensorData,
+        BackendPrimitive, DType, Float, GradientCheckpointingStrategy, Shape, Tensor, TensorData,
     },
 };
 
@@ -29,12 +27,12 @@ pub trait Operation<const N: usize>: Clone + Debug + Send + 'static {
     /// The output.
     fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept);
 
-    /// The gradients of the inputs, where they are wanted, from that of the output.
+    /// The gradients of the inputs, where they are wanted, from that of the output, which is contiguous.
     fn backward(
         &self,
         inputs: [&FlexTensor; N],
-        kept: &Self::Kept,
-        gradient: &FlexTensor,
+        kept: Self::Kept,
+        gradient: FlexTensor,
         wanted: [bool; N],
     ) -> [Option<FlexTensor>; N];
 }
@@ -108,11 +106,6 @@ fn all<T, const N: usize>(
     all?.try_into().ok()
 }
 
-/// The bias of a layer that has one, or `len` zeros.
-pub fn bias_or_zeros(bias: Option<&Param<Tensor<1>>>, len: usize, device: &Device) -> Tensor<1> {
-    bias.map_or_else(|| Tensor::zeros([len], device), Param::val)
-}
-
 /// A tensor of values in the order of rows.
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
@@ -127,9 +120,9 @@ impl<O: Operation<N>, const N: usize> Backward<Flex, N> for Recorded<O> {
 
     fn backward(self, ops: Ops<Self::State, N>, recorded: &mut Gradients, _: &mut Checkpointer) {
         let gradient = recorded.consume::<Flex>(&ops.node).to_contiguous();
-        let (inputs, kept) = &ops.state;
+        let (inputs, kept) = ops.state;
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let gradients = self.0.backward(inputs.each_ref(), kept, &gradient, wanted);
+        let gradients = self.0.backward(inputs.each_ref(), kept, gradient, wanted);
         for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
                 recorded.register::<Flex>(node.id, gradient);

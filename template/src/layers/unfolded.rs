@@ -46,7 +46,7 @@ pub struct Buffers {
     unfolded: Vec<f32>,
     /// `[images, places, outputs]` of a piece, or its gradient.
     convolved: Vec<f32>,
-    /// `[rows, columns, outputs]` of one image after all, or its gradient.
+    /// `[rows, columns, outputs]` of one image in the end, or its gradient.
     pixels: Vec<f32>,
 }
 
@@ -86,7 +86,7 @@ impl Convolution {
         })
     }
 
-    /// Rows and columns after all.
+    /// Rows and columns in the end.
     pub fn output(&self) -> [usize; 2] {
         let convolved = self.convolved();
         if self.pooled {

@@ -209,7 +209,7 @@ impl Report {
         board.map_or(Ok(()), |board| board.picture(step, tag, picture))
     }
 
-    /// The learning rates, and histograms of all parameters and of their last gradients.
+    /// The learning rates, histograms of all parameters, and those of the gradients that were kept.
     ///
     /// # Errors
     /// An event file cannot be written.

@@ -220,7 +220,7 @@ impl Layout {
         }
     }
 
-    /// The left upper corner of a picture.
+    /// The upper left corner of a picture.
     fn place(&self, index: usize) -> (usize, usize) {
         let (row, column) = (index / self.columns, index % self.columns);
         (

@@ -23,7 +23,7 @@ pub struct Image {
     size: [usize; 2],
     /// Height and width of the window.
     window: [usize; 2],
-    /// The left upper corner of the window.
+    /// The upper left corner of the window.
     corner: [usize; 2],
     /// Whether left and right are exchanged.
     flipped: bool,

@@ -8,7 +8,7 @@ use crate::{cli::Args, dataset::Batch, distribute::Callbacks, report::Report};
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     // TODO(callbacks.schedule): Do something after certain steps or epochs.
-    //   Now: learning rates and histograms of parameters and gradients every 50 steps, too.
+    //   Now: learning rates and histograms of parameters every 50 steps, too.
     //   Note: `.every_steps(100, |progress, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
     //         as often as you like; `globals::strategy()?.run_on_all` reaches the replicas.
     //   Shapes: none.

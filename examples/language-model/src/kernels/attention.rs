@@ -1,20 +1,18 @@
 //! [`super::causal_attention`] on Burn's CPU backend.
 
-use std::sync::Arc;
-
 use burn::{backend::flex::FlexTensor, tensor::Tensor};
 use rayon::prelude::*;
 
-use super::vectors::{exp, largest, sum, vectorized};
+use super::vectors::{exp, largest, sum, sum_of_pairs, vectorized};
 use crate::layers::{
     matrix::{Matrix, Threads, multiply},
     operation::{self, Operation, tensor},
 };
 
-/// The attention, or none where it is not for this module.
+/// The attention, or none where it is not for this module. `3 * heads` divides the last dimension.
 pub fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
     let [batch, time, width] = all.dims();
-    if heads == 0 || width % (3 * heads) != 0 || [batch, time, width].contains(&0) {
+    if [batch, time, width].contains(&0) {
         return None;
     }
     let attention = Attention {
@@ -40,7 +38,7 @@ type Head<'a> = [Matrix<'a>; 3];
 
 impl Operation<1> for Attention {
     /// Which share of each value a position takes, `[batch, heads, time, time]`.
-    type Kept = Arc<Vec<f32>>;
+    type Kept = Vec<f32>;
 
     fn forward(&self, [all]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
         let examples = all.storage::<f32>().par_chunks(3 * self.values());
@@ -54,29 +52,23 @@ impl Operation<1> for Attention {
                 for (head, shares) in shares.chunks_exact_mut(self.scores()).enumerate() {
                     let [queries, keys, values] = self.head(example, head);
                     multiply(shares, false, queries, keys.transposed(), Threads::This);
-                    vectorized(
-                        #[inline(always)]
-                        || self.softmax(shares),
-                    );
+                    vectorized!(self.softmax(shares));
                     multiply(mixed, false, self.square(shares), values, Threads::This);
                     self.put(mixed, output, self.width, head * self.size());
                 }
             },
         );
         let output = tensor(output, [self.batch, self.time, self.width]);
-        (output, Arc::new(shares))
+        (output, shares)
     }
 
     fn backward(
         &self,
         [all]: [&FlexTensor; 1],
-        shares: &Self::Kept,
-        gradient: &FlexTensor,
+        shares: Self::Kept,
+        gradient: FlexTensor,
         [wanted]: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
-        if !wanted {
-            return [None];
-        }
         let examples = all.storage::<f32>().par_chunks(3 * self.values());
         let examples = examples.zip(shares.par_chunks(self.heads * self.scores()));
         let gradients = gradient.storage::<f32>().par_chunks(self.values());
@@ -91,8 +83,7 @@ impl Operation<1> for Attention {
                 }
             },
         );
-        let output = tensor(output, [self.batch, self.time, 3 * self.width]);
-        [Some(output)]
+        [wanted.then(|| tensor(output, [self.batch, self.time, 3 * self.width]))]
     }
 }
 
@@ -143,8 +134,8 @@ impl Attention {
             for score in row.iter_mut() {
                 *score = exp((*score - largest) * scale);
             }
-            let total = 1.0 / sum(row, |_, share| share);
-            row.iter_mut().for_each(|share| *share *= total);
+            let total = sum(row, |share| share);
+            row.iter_mut().for_each(|share| *share /= total);
         }
     }
 
@@ -170,10 +161,7 @@ impl Attention {
         };
         put(2, self.square(shares).transposed(), gradient);
         multiply(scores, false, gradient, values.transposed(), Threads::This);
-        vectorized(
-            #[inline(always)]
-            || self.softmax_backward(shares, scores),
-        );
+        vectorized!(self.softmax_backward(shares, scores));
         let scores = self.square(scores);
         put(0, scores, keys);
         put(1, scores.transposed(), queries);
@@ -184,8 +172,12 @@ impl Attention {
     fn softmax_backward(&self, shares: &[f32], gradients: &mut [f32]) {
         let scale = self.scale();
         let rows = gradients.chunks_exact_mut(self.time);
-        for (gradients, shares) in rows.zip(shares.chunks_exact(self.time)) {
-            let total = sum(gradients, |place, gradient| gradient * shares[place]);
+        let rows = rows.zip(shares.chunks_exact(self.time));
+        for (position, (gradients, shares)) in rows.enumerate() {
+            let (gradients, later) = gradients.split_at_mut(position + 1);
+            later.fill(0.0);
+            let shares = &shares[..=position];
+            let total = sum_of_pairs(gradients, shares, |gradient, share| gradient * share);
             for (gradient, share) in gradients.iter_mut().zip(shares) {
                 *gradient = (*gradient - total) * share * scale;
             }

@@ -1,7 +1,5 @@
 //! [`super::cross_entropy`] on Burn's CPU backend.
 
-use std::sync::Arc;
-
 use burn::{
     backend::flex::FlexTensor,
     tensor::{Int, Tensor},
@@ -31,87 +29,77 @@ struct CrossEntropy {
 }
 
 /// What is kept of each row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Row {
     label: usize,
-    /// The logarithm of the sum of the exponentials.
-    sum: f32,
+    largest: f32,
+    /// The logarithm of the sum of the exponentials of what the values are below the largest.
+    log_sum: f32,
 }
 
 impl Operation<1> for CrossEntropy {
-    type Kept = Arc<[Row]>;
+    type Kept = Vec<Row>;
 
     fn forward(&self, [logits]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
         let values = logits.storage::<f32>();
-        let parts = values.par_chunks(ROWS * self.classes);
-        let sums = parts.flat_map_iter(|part| {
-            vectorized(
-                #[inline(always)]
-                || {
-                    let rows = part.chunks_exact(self.classes).map(log_sum_exp);
-                    rows.collect::<Vec<_>>()
-                },
-            )
-        });
-        let sums: Vec<f32> = sums.collect();
         // Read here and not before: on another device it would wait for the step.
         let labels = self.labels.to_data();
-        let rows = labels.iter::<i64>().zip(sums).map(|(label, sum)| Row {
+        let rows = labels.iter::<i64>().map(|label| Row {
             label: label as usize,
-            sum,
+            largest: 0.0,
+            log_sum: 0.0,
         });
-        let rows: Arc<[Row]> = rows.collect();
-        let losses = values.chunks_exact(self.classes).zip(&*rows);
-        let losses = losses.map(|(values, row)| row.sum - values[row.label]);
-        (tensor(losses.collect(), self.labels.dims()), rows)
+        let mut rows: Vec<Row> = rows.collect();
+        let mut losses = vec![0.0; rows.len()];
+        let parts = losses.par_chunks_mut(ROWS).zip(rows.par_chunks_mut(ROWS));
+        let parts = parts.zip(values.par_chunks(ROWS * self.classes));
+        parts.for_each(|((losses, rows), values)| {
+            vectorized!(self.forward_rows(values, losses, rows));
+        });
+        (tensor(losses, self.labels.dims()), rows)
     }
 
     fn backward(
         &self,
         [logits]: [&FlexTensor; 1],
-        rows: &Self::Kept,
-        gradient: &FlexTensor,
+        rows: Self::Kept,
+        gradient: FlexTensor,
         [wanted]: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
-        if !wanted {
-            return [None];
-        }
-        let (values, gradients) = (logits.storage::<f32>(), gradient.storage::<f32>());
-        let mut output = vec![0.0; values.len()];
-        let part = ROWS * self.classes;
-        let parts = output.par_chunks_mut(part).zip(values.par_chunks(part));
-        let parts = parts.zip(rows.par_chunks(ROWS).zip(gradients.par_chunks(ROWS)));
-        parts.for_each(|((output, values), (rows, gradients))| {
-            vectorized(
-                #[inline(always)]
-                || self.backward_rows(values, (rows, gradients), output),
-            );
+        let mut output = logits.storage::<f32>().to_vec();
+        let parts = output.par_chunks_mut(ROWS * self.classes);
+        let gradients = gradient.storage::<f32>().par_chunks(ROWS);
+        let parts = parts.zip(rows.par_chunks(ROWS).zip(gradients));
+        parts.for_each(|(values, (rows, gradients))| {
+            vectorized!(self.backward_rows(values, rows, gradients));
         });
-        [Some(tensor(output, logits.layout().shape().clone()))]
+        [wanted.then(|| tensor(output, logits.layout().shape().clone()))]
     }
 }
 
 impl CrossEntropy {
     #[inline(always)]
-    fn backward_rows(
-        &self,
-        values: &[f32],
-        (rows, gradients): (&[Row], &[f32]),
-        output: &mut [f32],
-    ) {
-        let outputs = output.chunks_exact_mut(self.classes);
-        let outputs = outputs.zip(values.chunks_exact(self.classes));
-        for ((output, values), (row, gradient)) in outputs.zip(rows.iter().zip(gradients)) {
-            for (output, value) in output.iter_mut().zip(values) {
-                *output = gradient * exp(value - row.sum);
-            }
-            output[row.label] -= gradient;
+    fn forward_rows(&self, values: &[f32], losses: &mut [f32], rows: &mut [Row]) {
+        let all = values.chunks_exact(self.classes).zip(losses).zip(rows);
+        for ((values, loss), row) in all {
+            row.largest = largest(values);
+            row.log_sum = sum(values, |value| exp(value - row.largest)).ln();
+            *loss = row.largest - values[row.label] + row.log_sum;
         }
     }
-}
 
-#[inline(always)]
-fn log_sum_exp(row: &[f32]) -> f32 {
-    let largest = largest(row);
-    largest + sum(row, |_, value| exp(value - largest)).ln()
+    /// From logits to their gradients, in place.
+    #[inline(always)]
+    fn backward_rows(&self, values: &mut [f32], rows: &[Row], gradients: &[f32]) {
+        let all = values
+            .chunks_exact_mut(self.classes)
+            .zip(rows)
+            .zip(gradients);
+        for ((values, row), gradient) in all {
+            for value in values.iter_mut() {
+                *value = gradient * exp(*value - row.largest - row.log_sum);
+            }
+            values[row.label] -= gradient;
+        }
+    }
 }

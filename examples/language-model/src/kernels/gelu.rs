@@ -21,18 +21,11 @@ impl Operation<1> for Gelu {
     type Kept = ();
 
     fn forward(&self, [x]: [&FlexTensor; 1]) -> (FlexTensor, ()) {
-        let values = x.storage::<f32>();
-        let mut output = vec![0.0; values.len()];
-        let pieces = output.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
-        pieces.for_each(|(output, values)| {
-            vectorized(
-                #[inline(always)]
-                || {
-                    for (output, value) in output.iter_mut().zip(values) {
-                        *output = value * normal(*value).0;
-                    }
-                },
-            );
+        let mut output = x.storage::<f32>().to_vec();
+        output.par_chunks_mut(PIECE).for_each(|values| {
+            vectorized!(for value in values {
+                *value *= normal(*value).0;
+            });
         });
         (tensor(output, x.layout().shape().clone()), ())
     }
@@ -40,29 +33,18 @@ impl Operation<1> for Gelu {
     fn backward(
         &self,
         [x]: [&FlexTensor; 1],
-        (): &(),
-        gradient: &FlexTensor,
+        (): (),
+        mut gradient: FlexTensor,
         [wanted]: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
-        if !wanted {
-            return [None];
-        }
-        let (values, gradients) = (x.storage::<f32>(), gradient.storage::<f32>());
-        let mut output = vec![0.0; values.len()];
-        let pieces = output.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
-        let pieces = pieces.zip(gradients.par_chunks(PIECE));
-        pieces.for_each(|((output, values), gradients)| {
-            vectorized(
-                #[inline(always)]
-                || {
-                    let places = output.iter_mut().zip(values).zip(gradients);
-                    for ((output, value), gradient) in places {
-                        let (share, density) = normal(*value);
-                        *output = gradient * (share + value * density);
-                    }
-                },
-            );
+        let gradients = gradient.storage_mut::<f32>().par_chunks_mut(PIECE);
+        let pieces = gradients.zip(x.storage::<f32>().par_chunks(PIECE));
+        pieces.for_each(|(gradients, values)| {
+            vectorized!(for (gradient, value) in gradients.iter_mut().zip(values) {
+                let (share, density) = normal(*value);
+                *gradient *= share + value * density;
+            });
         });
-        [Some(tensor(output, x.layout().shape().clone()))]
+        [wanted.then_some(gradient)]
     }
 }

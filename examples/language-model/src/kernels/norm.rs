@@ -5,18 +5,16 @@ use rayon::prelude::*;
 
 use super::{
     EPSILON,
-    vectors::{ROWS, sum, vectorized},
+    vectors::{ROWS, sum, sum_of_pairs, vectorized},
 };
-use crate::layers::operation::{self, Operation, bias_or_zeros, tensor};
+use crate::layers::operation::{self, Operation, tensor};
 
 /// The layer on `x`, or none where it is not for this module.
 pub fn on_cpu(layer: &LayerNorm, x: &Tensor<3>) -> Option<Tensor<3>> {
     let [width] = layer.gamma.dims();
     let dims = x.dims();
-    if dims[2] != width || dims.contains(&0) {
-        return None;
-    }
-    let beta = bias_or_zeros(layer.beta.as_ref(), width, &x.device());
+    let is_ours = dims[2] == width && !dims.contains(&0);
+    let beta = layer.beta.as_ref().filter(|_| is_ours)?.val();
     operation::on_cpu(Norm { width }, [x, &layer.gamma.val(), &beta])
 }
 
@@ -26,59 +24,71 @@ struct Norm {
     width: usize,
 }
 
+/// What is kept of each row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    mean: f32,
+    /// 1 over the standard deviation.
+    scale: f32,
+}
+
+impl Row {
+    #[inline(always)]
+    fn normed(self, value: f32) -> f32 {
+        (value - self.mean) * self.scale
+    }
+}
+
 impl Operation<3> for Norm {
-    /// Of each row, the mean, and 1 over the standard deviation.
-    type Kept = Vec<[f32; 2]>;
+    type Kept = Vec<Row>;
 
     fn forward(&self, [x, gamma, beta]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
         let values = x.storage::<f32>();
-        let (gamma, beta) = (gamma.storage::<f32>(), beta.storage::<f32>());
         let mut output = vec![0.0; values.len()];
-        let mut kept = vec![[0.0; 2]; values.len() / self.width];
+        let mut rows = vec![Row::default(); values.len() / self.width];
         let part = ROWS * self.width;
         let parts = output.par_chunks_mut(part).zip(values.par_chunks(part));
-        let parts = parts.zip(kept.par_chunks_mut(ROWS));
-        parts.for_each(|((output, values), kept)| {
-            vectorized(
-                #[inline(always)]
-                || self.forward_rows(values, [gamma, beta], output, kept),
-            );
+        let parts = parts.zip(rows.par_chunks_mut(ROWS));
+        parts.for_each(|((output, values), rows)| {
+            let parameters = [gamma.storage(), beta.storage()];
+            vectorized!(self.forward_rows(values, parameters, output, rows));
         });
-        (tensor(output, x.layout().shape().clone()), kept)
+        (tensor(output, x.layout().shape().clone()), rows)
     }
 
     fn backward(
         &self,
         [x, gamma, _]: [&FlexTensor; 3],
-        kept: &Self::Kept,
-        gradient: &FlexTensor,
+        rows: Self::Kept,
+        mut gradient: FlexTensor,
         [of_x, of_gamma, of_beta]: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
-        let (values, gradients) = (x.storage::<f32>(), gradient.storage::<f32>());
-        let gamma = gamma.storage::<f32>();
-        let mut x_gradient = vec![0.0; values.len()];
         let part = ROWS * self.width;
-        let parts = x_gradient.par_chunks_mut(part).zip(kept.par_chunks(ROWS));
-        let parts = parts.zip(values.par_chunks(part).zip(gradients.par_chunks(part)));
-        let parts = parts.map(|((x_gradient, kept), (values, gradients))| {
-            vectorized(
-                #[inline(always)]
-                || self.backward_rows([values, gradients, gamma], kept, x_gradient),
-            )
-        });
-        let parts: Vec<[Vec<f32>; 2]> = parts.collect();
-        let sums = parts.into_iter().reduce(|mut sums, part| {
-            for (sums, part) in sums.iter_mut().zip(&part) {
-                let places = sums.iter_mut().zip(part);
-                places.for_each(|(sum, value)| *sum += value);
-            }
+        let parts = gradient.storage_mut::<f32>().par_chunks_mut(part);
+        let parts = parts.zip(
+            x.storage::<f32>()
+                .par_chunks(part)
+                .zip(rows.par_chunks(ROWS)),
+        );
+        let sums = parts.map(|(gradients, (values, rows))| {
+            let mut sums = [(); 2].map(|()| vec![0.0; self.width]);
+            vectorized!({
+                self.add_parameter_gradients(values, gradients, rows, &mut sums);
+                self.backward_rows(values, gamma.storage(), gradients, rows);
+            });
             sums
         });
-        let [gamma, beta] = sums.unwrap_or_default();
+        let sums = sums.collect::<Vec<_>>().into_iter();
+        let sums = sums.reduce(|mut sums, part| {
+            let pairs = sums.iter_mut().flatten().zip(part.iter().flatten());
+            pairs.for_each(|(sum, value)| *sum += value);
+            sums
+        });
+        let [gamma_gradient, beta_gradient] = sums.expect("a batch has rows");
         [
-            of_x.then(|| tensor(x_gradient, x.layout().shape().clone())),
-            of_gamma.then(|| tensor(gamma, [self.width])),
-            of_beta.then(|| tensor(beta, [self.width])),
+            of_x.then_some(gradient),
+            of_gamma.then(|| tensor(gamma_gradient, [self.width])),
+            of_beta.then(|| tensor(beta_gradient, [self.width])),
         ]
     }
 }
@@ -90,55 +100,61 @@ impl Norm {
         values: &[f32],
         [gamma, beta]: [&[f32]; 2],
         output: &mut [f32],
-        kept: &mut [[f32; 2]],
+        rows: &mut [Row],
     ) {
-        let rows = output.chunks_exact_mut(self.width);
-        let rows = rows.zip(values.chunks_exact(self.width)).zip(kept);
-        for ((output, row), kept) in rows {
-            let mean = sum(row, |_, value| value) / self.width as f32;
-            let squares = sum(row, |_, value| (value - mean) * (value - mean));
+        let outputs = output.chunks_exact_mut(self.width);
+        let outputs = outputs.zip(values.chunks_exact(self.width));
+        for ((output, values), row) in outputs.zip(rows) {
+            let mean = sum(values, |value| value) / self.width as f32;
+            let squares = sum(values, |value| (value - mean) * (value - mean));
             let scale = 1.0 / (squares / self.width as f32 + EPSILON as f32).sqrt();
-            *kept = [mean, scale];
-            let places = output.iter_mut().zip(row).zip(gamma.iter().zip(beta));
+            *row = Row { mean, scale };
+            let places = output.iter_mut().zip(values).zip(gamma.iter().zip(beta));
             for ((output, value), (gamma, beta)) in places {
-                *output = (value - mean) * scale * gamma + beta;
+                *output = row.normed(*value) * gamma + beta;
             }
         }
     }
 
-    /// Gives the parts of the gradients of gamma and beta.
+    /// Adds to the gradients of gamma and beta.
     #[inline(always)]
-    fn backward_rows(
+    fn add_parameter_gradients(
         &self,
-        [values, gradients, gamma]: [&[f32]; 3],
-        kept: &[[f32; 2]],
-        x_gradient: &mut [f32],
-    ) -> [Vec<f32>; 2] {
-        let width = self.width;
-        let mut of_gamma = vec![0.0; width];
-        let mut of_beta = vec![0.0; width];
-        let rows = values
-            .chunks_exact(width)
-            .zip(gradients.chunks_exact(width));
-        let rows = rows.zip(x_gradient.chunks_exact_mut(width)).zip(kept);
-        for (((row, gradients), x_gradient), [mean, scale]) in rows {
-            // Of a row's normed values, `x_gradient` holds the gradient first.
-            let normed = |value: f32| (value - mean) * scale;
-            let places = x_gradient.iter_mut().zip(gradients.iter().zip(gamma));
-            places.for_each(|(place, (gradient, gamma))| *place = gradient * gamma);
-            let gradients_and_values = gradients.iter().zip(row);
-            let sums = of_gamma.iter_mut().zip(&mut of_beta);
-            for ((of_gamma, of_beta), (gradient, value)) in sums.zip(gradients_and_values) {
-                *of_gamma += gradient * normed(*value);
+        values: &[f32],
+        gradients: &[f32],
+        rows: &[Row],
+        [of_gamma, of_beta]: &mut [Vec<f32>; 2],
+    ) {
+        let pairs = values
+            .chunks_exact(self.width)
+            .zip(gradients.chunks_exact(self.width));
+        for ((values, gradients), row) in pairs.zip(rows) {
+            let sums = of_gamma.iter_mut().zip(of_beta.iter_mut());
+            for ((of_gamma, of_beta), (value, gradient)) in sums.zip(values.iter().zip(gradients)) {
+                *of_gamma += gradient * row.normed(*value);
                 *of_beta += gradient;
             }
-            let mean_gradient = sum(x_gradient, |_, gradient| gradient) / width as f32;
-            let product = |place: usize, gradient: f32| gradient * normed(row[place]);
-            let mean_product = sum(x_gradient, product) / width as f32;
-            for (gradient, value) in x_gradient.iter_mut().zip(row) {
-                *gradient = scale * (*gradient - mean_gradient - normed(*value) * mean_product);
+        }
+    }
+
+    /// From the gradients of the output to those of `values`, in place.
+    #[inline(always)]
+    fn backward_rows(&self, values: &[f32], gamma: &[f32], gradients: &mut [f32], rows: &[Row]) {
+        let width = self.width as f32;
+        let pairs = gradients
+            .chunks_exact_mut(self.width)
+            .zip(values.chunks_exact(self.width));
+        for ((gradients, values), row) in pairs.zip(rows) {
+            // Those of the values that were normed.
+            for (gradient, gamma) in gradients.iter_mut().zip(gamma) {
+                *gradient *= gamma;
+            }
+            let mean = sum(gradients, |gradient| gradient) / width;
+            let product = |gradient: f32, value: f32| gradient * row.normed(value);
+            let mean_product = sum_of_pairs(gradients, values, product) / width;
+            for (gradient, value) in gradients.iter_mut().zip(values) {
+                *gradient = row.scale * (*gradient - mean - row.normed(*value) * mean_product);
             }
         }
-        [of_gamma, of_beta]
     }
 }

@@ -11,8 +11,20 @@ pub const ROWS: usize = 64;
 /// Values that are reduced side by side.
 const LANES: usize = 16;
 
-/// Calls `work` compiled for the instructions of this processor. All that it calls has to be inlined.
-pub fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+/// What the expression gives, compiled for the vector instructions of this processor: as far as what it
+/// calls is inlined.
+macro_rules! vectorized {
+    ($work:expr) => {
+        $crate::kernels::vectors::dispatch(
+            #[inline(always)]
+            || $work,
+        )
+    };
+}
+pub(super) use vectorized;
+
+/// Calls `work`, which is to be inlined: [`vectorized`] sees to that.
+pub fn dispatch<R>(work: impl FnOnce() -> R) -> R {
     struct Work<F>(F);
 
     impl<R, F: FnOnce() -> R> WithSimd for Work<F> {
@@ -27,8 +39,8 @@ pub fn vectorized<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(Work(work))
 }
 
-/// The exponential, within 2 units in the last place; 0 is a number below 1e-37, and infinity one above
-/// 1e38. NaN stays.
+/// The exponential, within 2 units in the last place. What would be 0 is a number below 1e-37, and what
+/// would be infinite one above 1e38; NaN stays.
 ///
 /// Source: `expf` of the Cephes library.
 #[inline(always)]
@@ -52,7 +64,6 @@ pub fn exp(x: f32) -> f32 {
 /// Source: the rational function of Eigen's `generic_fast_erf_float`.
 #[inline(always)]
 pub fn erf(x: f32) -> f32 {
-    let x = x.clamp(-4.0, 4.0);
     let square = x * x;
     let above = [
         -2.726_142_3e-10,
@@ -70,7 +81,11 @@ pub fn erf(x: f32) -> f32 {
         -7.373_329e-3,
         -1.426_474e-2,
     ];
-    x * polynomial(square, above) / polynomial(square, below)
+    match x.abs() < 4.0 || x.is_nan() {
+        true => x * polynomial(square, above) / polynomial(square, below),
+        // Within half a unit in the last place.
+        false => 1.0_f32.copysign(x),
+    }
 }
 
 /// With the factor of the highest power first.
@@ -90,20 +105,25 @@ pub fn normal(x: f32) -> (f32, f32) {
     (0.5 + 0.5 * erf(x / SQRT_2), density)
 }
 
-/// The sum of what `term` makes of each value, whose place it gets too; in an order that does not depend
-/// on the processor.
+/// The sum of what `term` makes of each value, in an order that does not depend on the processor.
 #[inline(always)]
-pub fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
-    let (whole, rest) = row.as_chunks::<LANES>();
+pub fn sum(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    sum_of_pairs(row, row, |value, _| term(value))
+}
+
+/// The sum of what `term` makes of each value of two rows of one length, in that order too.
+#[inline(always)]
+pub fn sum_of_pairs(one: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    let (whole, rest) = one.as_chunks::<LANES>();
+    let (other_whole, other_rest) = other.as_chunks::<LANES>();
     let mut sums = [0.0; LANES];
-    for (number, values) in whole.iter().enumerate() {
-        for (lane, (sum, value)) in sums.iter_mut().zip(values).enumerate() {
-            *sum += term(number * LANES + lane, *value);
+    for (values, others) in whole.iter().zip(other_whole) {
+        for (sum, (value, other)) in sums.iter_mut().zip(values.iter().zip(others)) {
+            *sum += term(*value, *other);
         }
     }
-    let places = whole.len() * LANES..;
-    let rest = rest.iter().zip(places);
-    let rest: f32 = rest.map(|(value, place)| term(place, *value)).sum();
+    let rest = rest.iter().zip(other_rest);
+    let rest: f32 = rest.map(|(value, other)| term(*value, *other)).sum();
     sums.iter().sum::<f32>() + rest
 }
 
@@ -153,7 +173,10 @@ mod tests {
             (1.0, 0.842_700_8),
             (2.0, 0.995_322_3),
             (3.0, 0.999_977_9),
+            (3.999, 1.0),
+            (4.0, 1.0),
             (9.0, 1.0),
+            (1e30, 1.0),
         ];
         for (x, expected) in known {
             for (x, expected) in [(x, expected), (-x, -expected)] {
@@ -168,9 +191,14 @@ mod tests {
     fn rows_of_any_length_are_reduced() {
         for len in 0..40 {
             let row: Vec<f32> = (0..len).map(|place| ((place * 7) % 11) as f32).collect();
-            assert_eq!(sum(&row, |_, value| value), row.iter().sum::<f32>());
-            let places = (0..len).sum::<usize>() as f32;
-            assert_eq!(sum(&row, |place, _| place as f32), places);
+            assert_eq!(sum(&row, |value| value), row.iter().sum::<f32>());
+            let places: Vec<f32> = (0..len).map(|place| place as f32).collect();
+            let products = row.iter().zip(&places).map(|(one, other)| one * other);
+            let expected: f32 = products.sum();
+            assert_eq!(
+                sum_of_pairs(&row, &places, |one, other| one * other),
+                expected
+            );
             let expected = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             assert_eq!(largest(&row), expected);
             for place in 0..len {

@@ -1,4 +1,4 @@
-//! `kiln doctor`: what a machine has for building and training, and what lacks.
+//! `kiln doctor`: what a machine has for building and training, and what is missing.
 
 mod install;
 mod machine;
@@ -38,7 +38,7 @@ const MEMORY: u64 = 4 * GB;
 const EXIT_STATUS: &str = "\
 Exit status:
   0  the default strategy, `mirrored` on the CPU, can be used here
-  1  it cannot be: Rust, Cargo or a C compiler lacks
+  1  it cannot be: Rust, Cargo or a C compiler is missing
   2  an argument is wrong";
 
 /// The arguments of `kiln doctor`.
@@ -149,12 +149,12 @@ impl Diagnosis {
         }
         text.push('\n');
         text += &table(
-            &["hardware", "usable", "build with", "devices", "what lacks"],
+            &["hardware", "usable", "build with", "devices", "missing"],
             rows(&self.hardware),
         );
         text.push('\n');
         text += &table(
-            &["strategy", "usable", "build with", "on", "what lacks"],
+            &["strategy", "usable", "build with", "on", "missing"],
             rows(&self.strategies),
         );
         text += &self.installs();
@@ -175,7 +175,7 @@ impl Diagnosis {
         }
         let mut text = String::new();
         if !seen.is_empty() {
-            text.push_str("\nTo install what lacks, as far as you want it:\n");
+            text.push_str("\nTo install what is missing, as far as you want it:\n");
         }
         for (command, names) in seen {
             let _ = writeln!(text, "  {}\n    {command}", names.join(", "));

@@ -427,7 +427,7 @@ Vulkan         missing  no libvulkan.so found
 
 Memory: 16.0 GB, 12.0 GB free. Cores: 8, threads: 16. Free on this disk: 100.0 GB.
 
-hardware  usable  build with         devices       what lacks
+hardware  usable  build with         devices       missing
 flex      yes                        CPU, 8 cores
 cuda      no      --features cuda                  NVIDIA driver, CUDA toolkit, a GPU for it
 rocm      no      --features rocm                  ROCm, a GPU for it
@@ -435,7 +435,7 @@ vulkan    no      --features vulkan                Vulkan, a GPU for it
 metal     no      --features metal                 macOS
 wgpu      no      --features wgpu                  Vulkan, a GPU for it
 
-strategy               usable  build with         on    what lacks
+strategy               usable  build with         on    missing
 one-device             yes                        flex
 mirrored               yes                        flex
 multi-worker-mirrored  no      --features mpi           MPI launcher, MPI compiler, libclang
@@ -443,7 +443,7 @@ remote                 yes     --features remote  flex
 model-parallel         yes                        flex
 parameter-server       yes                        flex
 
-To install what lacks, as far as you want it:
+To install what is missing, as far as you want it:
   MPI launcher, MPI compiler, libclang
     sudo apt install openmpi-bin libopenmpi-dev libclang-dev
   NVIDIA driver

@@ -136,7 +136,7 @@ enum Message {
 }
 
 fn stop(stage: &Sender<Message>) {
-    // One that is gone needs not be told.
+    // One that is gone need not be told.
     let _ = stage.send(Message::Stop);
 }
 

@@ -19,6 +19,15 @@ use self::environment::Launcher;
 
 pub use environment::{ensure_started_alone, install_hint};
 
+/// Ends this process, whatever its other threads do. `std::process::exit` waits where another thread is
+/// on its way out and does not get there, such as one that waits for lost workers.
+pub fn exit_at_once(status: i32) -> ! {
+    #[cfg(unix)]
+    signal_hook::low_level::exit(status);
+    #[cfg(not(unix))]
+    std::process::exit(status)
+}
+
 /// What the chief does with the bytes that another process sends it; the second argument takes the
 /// answer.
 pub type Handler = Box<dyn Fn(Vec<u8>, Box<dyn FnOnce(Vec<u8>) + Send>) + Send>;
@@ -76,7 +85,7 @@ pub trait Workers: Send + Sync {
     /// A process is lost.
     fn broadcast(&self, what: &str, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
-    /// Whether the job goes on, for one who waits for something else than these operations.
+    /// Whether the job goes on, for one who waits for something other than these operations.
     ///
     /// # Errors
     /// A process is lost.

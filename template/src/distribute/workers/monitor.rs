@@ -374,7 +374,7 @@ impl Shared {
             eprintln!("error: {}", failure.reason);
         }
         #[cfg(not(test))]
-        process::exit(1);
+        super::exit_at_once(1);
     }
 
     /// A process from which nothing was heard for too long.
