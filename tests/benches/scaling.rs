@@ -230,7 +230,7 @@ fn steps(program: &PathBuf, folder: &Path, with_mpi: bool) {
 /// Seconds of an all-reduce of `bytes` between `hosts`, in `buckets`, by recursive halving and
 /// doubling: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in
 /// MPICH, 2005.
-fn exchange(hosts: f64, [bytes, buckets]: [f64; 2], latency: f64, bandwidth: f64) -> f64 {
+fn exchange(hosts: f64, bytes: f64, buckets: f64, latency: f64, bandwidth: f64) -> f64 {
     buckets * 2.0 * hosts.log2() * latency + 2.0 * (hosts - 1.0) / hosts * bytes / bandwidth
 }
 
@@ -252,7 +252,7 @@ fn predict() {
                     let hosts = (replicas / PER_HOST) as f64;
                     let exchange = match hosts {
                         1.0 => 0.0,
-                        _ => exchange(hosts, [bytes * size, buckets], latency, bandwidth),
+                        _ => exchange(hosts, bytes * size, buckets, latency, bandwidth),
                     };
                     let computes = batches * compute;
                     format!("{:.0}%", 100.0 * computes / (computes + exchange))

@@ -32,7 +32,7 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
 /// How tests build in release: the project and what computes as its users have them, the rest as far as
-/// it costs little time to build.
+/// it costs little time to build. What computes is what the template's `[profile.dev.package]` names.
 const QUICK_RELEASE: [&str; 5] = [
     "profile.release.opt-level=1",
     "profile.release.package.my-model.opt-level=3",

@@ -114,8 +114,14 @@ fn language_model() {
 #[test]
 fn language_model_in_release() {
     let project = Project::example("language-model");
-    let tests = ["--test", "language_model", "--test", "parity"];
-    project.cargo(&[&["test", "--release"], &tests[..]].concat());
+    project.cargo(&[
+        "test",
+        "--release",
+        "--test",
+        "language_model",
+        "--test",
+        "parity",
+    ]);
 }
 
 /// The mean absolute error of images that were translated and back again; 0.59 after one update.
