@@ -50,8 +50,8 @@ struct Globals {
     /// The model as validation and test use it, until the next update.
     inference: Option<Model>,
     step: usize,
-    /// The gradients of the last update, for reports.
-    last_gradients: Option<FlatGradients>,
+    /// The gradients of the last update, for reports; shared by the replicas that share the update.
+    last_gradients: Option<Arc<FlatGradients>>,
 }
 
 thread_local! {
@@ -191,7 +191,7 @@ pub fn remember_gradients(gradients: &FlatGradients) -> Result<()> {
 
 /// Keeps the gradients of an update for reports, or drops those of an earlier one.
 pub fn set_last_gradients(gradients: Option<FlatGradients>) {
-    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = gradients);
+    GLOBALS.with_borrow_mut(|globals| globals.last_gradients = gradients.map(Arc::new));
 }
 
 /// The values of each parameter, and those of its gradient where the last update kept them, by name.
@@ -201,7 +201,7 @@ pub fn weights_and_gradients() -> Result<Vec<(String, Vec<f32>)>> {
         .iter_mut()
         .for_each(|(path, _)| path.insert_str(0, "weights/"));
     GLOBALS.with_borrow(|globals| {
-        let gradients = globals.last_gradients.iter().flat_map(FlatGradients::iter);
+        let gradients = globals.last_gradients.iter().flat_map(|flat| flat.iter());
         let named = |(path, values): (&str, &[f32])| (format!("gradients/{path}"), values.to_vec());
         values.extend(gradients.map(named));
     });
@@ -290,7 +290,7 @@ fn unregistered(what: &str, factory: &str, file: &str, step: usize) -> anyhow::E
 pub struct TrainingState {
     trainable: Trainable,
     step: usize,
-    last_gradients: Option<FlatGradients>,
+    last_gradients: Option<Arc<FlatGradients>>,
 }
 
 /// That of this replica.

@@ -42,9 +42,10 @@ use serde_json::{Value, json};
 const RUNS: usize = 5;
 /// Images of 28x28 in the files, and bytes of the text; a tenth validates.
 const IMAGES: u32 = 7_680;
-const TEXT: usize = 640_000;
-/// Examples of an epoch of these, about, and epochs that TensorFlow and PyTorch train.
-const EXAMPLES: usize = 6_912;
+const TEXT: usize = 160_000;
+/// Bytes of an example of the text.
+const WINDOW: usize = 64;
+/// Epochs that TensorFlow and PyTorch train.
 const PEER_EPOCHS: usize = 2;
 /// What the sides of Python need, as `pip` names it.
 const TENSORFLOW: &[&str] = &["tensorflow-cpu==2.21.0"];
@@ -76,6 +77,17 @@ struct Network {
     global_batch: usize,
     /// The side and how many times its rate.
     goals: &'static [(&'static str, f64)],
+}
+
+impl Network {
+    /// Of an epoch, about, without the template's own digits.
+    fn examples(&self) -> usize {
+        let all = match self.source {
+            Source::Template | Source::Fixture => IMAGES as usize,
+            Source::Example(_) => TEXT / WINDOW,
+        };
+        all - all / 10
+    }
 }
 
 /// Where a network comes from.
@@ -340,9 +352,18 @@ impl Programs {
         let started = "use std::time::Instant;";
         let bare = plain.replacen(started, &format!("{started}\n{allocator}"), 1);
         write("examples/bare.rs", &bare);
+        let generated = project.build();
+        if let Source::Example(_) = network.source {
+            let [own, burns] = ["    adam::AdamConfig,\n", "optim::{\n"];
+            project.edit("model.rs", own, "");
+            project.edit(
+                "model.rs",
+                burns,
+                &format!("{burns}AdamWConfig as AdamConfig,"),
+            );
+        }
         project.cargo(&["build", "--release", "--example", "bare"]);
         let bare = keep("bare");
-        let generated = project.build();
         write("examples/plain.rs", &plain);
         write("examples/learner.rs", &fixture("learner.rs"));
         // Burn as its users have it.
@@ -430,7 +451,7 @@ fn rate(command: &mut Command) -> f64 {
 /// Examples a second of a script of `tests/fixtures/speed`.
 fn script(python: &Path, script: &str, network: &Network) -> f64 {
     let path = repository().join("tests/fixtures/speed").join(script);
-    let steps = EXAMPLES * PEER_EPOCHS / network.global_batch;
+    let steps = network.examples() * PEER_EPOCHS / network.global_batch;
     let numbers = [2, network.global_batch, steps].map(|number| number.to_string());
     let mut command = Command::new(python);
     rate(command.arg(path).arg(network.name).args(numbers))

@@ -5,7 +5,7 @@ use burn::{
     module::{Module, ParamGroup},
     nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, Linear, LinearConfig},
     optim::{
-        AdamWConfig, ModuleOptimizer,
+        ModuleOptimizer,
         lr_scheduler::{
             LrSchedulerConfig, cosine::CosineAnnealingLrSchedulerConfig,
             linear::LinearLrSchedulerConfig, module_lr_scheduler::ModuleLrScheduler,
@@ -16,6 +16,7 @@ use burn::{
 };
 
 use crate::{
+    adam::AdamConfig,
     cli::Args,
     compute::Compute,
     dataset::{VOCABULARY, count_updates},
@@ -241,7 +242,7 @@ pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Traina
 ///
 /// Source: I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019.
 pub fn create_optimizer() -> ModuleOptimizer {
-    let adam = AdamWConfig::new()
+    let adam = AdamConfig::new()
         .with_beta_1(0.9)
         .with_beta_2(0.95)
         .with_epsilon(1e-8);

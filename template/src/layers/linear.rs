@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::{
     matrix::{Matrix, Threads, multiply},
     operation::{self, Operation, tensor},
+    passes::add,
 };
 
 /// Rows and columns that are transposed at a time.
@@ -147,9 +148,7 @@ fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
 fn sum_of_rows(values: &[f32], columns: usize) -> Vec<f32> {
     let mut sums = vec![0.0; columns];
     for row in values.chunks_exact(columns) {
-        sums.iter_mut()
-            .zip(row)
-            .for_each(|(sum, value)| *sum += value);
+        add(&mut sums, row);
     }
     sums
 }
