@@ -80,7 +80,7 @@ struct Network {
 }
 
 impl Network {
-    /// Of an epoch, about, without the template's own digits.
+    /// Examples of an epoch of noise, about; the template trains on digits of its own.
     fn examples(&self) -> usize {
         let all = match self.source {
             Source::Template | Source::Fixture => IMAGES as usize,
@@ -353,14 +353,12 @@ impl Programs {
         let bare = plain.replacen(started, &format!("{started}\n{allocator}"), 1);
         write("examples/bare.rs", &bare);
         let generated = project.build();
+        // The loops without Kiln have Burn's optimizer.
         if let Source::Example(_) = network.source {
-            let [own, burns] = ["    adam::AdamConfig,\n", "optim::{\n"];
-            project.edit("model.rs", own, "");
-            project.edit(
-                "model.rs",
-                burns,
-                &format!("{burns}AdamWConfig as AdamConfig,"),
-            );
+            project.edit("model.rs", "    adam::AdamConfig,\n", "");
+            let import = "optim::{\n";
+            let burns = format!("{import}AdamWConfig as AdamConfig,");
+            project.edit("model.rs", import, &burns);
         }
         project.cargo(&["build", "--release", "--example", "bare"]);
         let bare = keep("bare");
