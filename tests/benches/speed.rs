@@ -4,15 +4,16 @@
 //! The sides are the generated crate with 1, 2 and 4 replicas, Burn's own learner on one device and on
 //! two, a plain Burn loop, TensorFlow's `MirroredStrategy` and PyTorch's `DistributedDataParallel` with
 //! two replicas each (both from PyPI, where Python 3 is at hand). All have the same network, optimizer
-//! (Adam), examples in a global batch, and cores. They run in turn. Kiln and both Burns read examples and
-//! make batches in that time; TensorFlow and PyTorch have one batch in memory. The plain loop has one
-//! replica, the system's allocator, and threads as Burn uses them; it neither clips gradients nor checks
-//! them, nor keeps metrics but the loss. It and the learner have Burn's layers, without the generated
-//! crate's feature `cpu-layers`, and matrix products without AVX-512, which Burn has switched off. The bare
-//! loop is the plain one with the layers, allocator and threads of the generated crate, to see what the
-//! generated loop costs. One replica has the threads of all cores; on one core, with half of the batch, it
-//! has what each of two replicas has. Two such trainings at once, which exchange nothing, are what the cores
-//! and their memory allow two replicas at most.
+//! (Adam, or AdamW for the transformer; that of the loops without Kiln is Burn's), examples in a global
+//! batch, and cores. They run in turn. Kiln and both Burns read examples and make batches in that time;
+//! TensorFlow and PyTorch have one batch in memory. The plain loop has one replica, the system's
+//! allocator, and threads as Burn uses them; it neither clips gradients nor checks them, nor keeps
+//! metrics but the loss. It and the learner have Burn's layers, without the generated crate's feature
+//! `cpu-layers`, and matrix products without AVX-512, which Burn has switched off. The bare loop is the
+//! plain one with the layers, allocator and threads of the generated crate, to see what the generated
+//! loop costs. One replica has the threads of all cores; on one core, with half of the batch, it has
+//! what each of two replicas has. Two such trainings at once, which exchange nothing, are what the
+//! cores and their memory allow two replicas at most.
 //!
 //! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`, in which networks that
 //! were not measured now are as they were measured before.
