@@ -380,8 +380,8 @@ fn make_stochastic(project: &Project) {
     );
     project.edit(
         "model.rs",
-        "        Gelu,",
-        "        BatchNorm, BatchNormConfig, Gelu,",
+        "        Linear, LinearConfig,",
+        "        BatchNorm, BatchNormConfig, Linear, LinearConfig,",
     );
     project.edit(
         "dataset.rs",

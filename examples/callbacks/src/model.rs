@@ -4,9 +4,9 @@ use anyhow::Result;
 use burn::{
     module::Module,
     nn::{
-        Gelu, Linear, LinearConfig, PaddingConfig2d,
+        Linear, LinearConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
-        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig},
+        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig},
     },
     tensor::{Device, Tensor},
 };
@@ -16,7 +16,7 @@ use crate::{
     dataset::CLASSES,
     digits::CALLBACKS,
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    layers::conv2d,
+    layers::{conv2d, gelu},
     train_callbacks::TrainCallbacks,
 };
 
@@ -31,10 +31,8 @@ pub const WEIGHT_DECAY: f64 = 1e-4;
 pub struct Model {
     conv1: Conv2d,
     conv2: Conv2d,
-    pool: AvgPool2d,
-    resize: AdaptiveAvgPool2d,
+    pool: AdaptiveAvgPool2d,
     output: Linear,
-    activation: Gelu,
 }
 
 impl Model {
@@ -47,10 +45,8 @@ impl Model {
         Model {
             conv1: conv([1, 16]),
             conv2: conv([16, 32]),
-            pool: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
-            resize: AdaptiveAvgPool2dConfig::new([4, 4]).init(),
+            pool: AdaptiveAvgPool2dConfig::new([4, 4]).init(),
             output: LinearConfig::new(32 * 4 * 4, CLASSES).init(device),
-            activation: Gelu::new(),
         }
     }
 
@@ -70,14 +66,13 @@ impl Model {
 
     /// From features `[batch, 1, height, width]` to `[batch, 16, height, width]`.
     fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        self.activation.forward(conv2d(&self.conv1, features))
+        gelu(conv2d(&self.conv1, features))
     }
 
     /// From `[batch, 16, height, width]` to logits `[batch, classes]`.
     fn finish(&self, x: Tensor<4>) -> Tensor<2> {
-        let x = self.activation.forward(conv2d(&self.conv2, x)); // [batch, 32, height, width]
-        let x = self.pool.forward(x); // [batch, 32, height / 2, width / 2]
-        let x = self.resize.forward(x); // [batch, 32, 4, 4]
+        let x = gelu(conv2d(&self.conv2, x)); // [batch, 32, height, width]
+        let x = self.pool.forward(x); // [batch, 32, 4, 4]
         self.output.forward(x.flatten(1, 3)) // [batch, classes]
     }
 }

@@ -21,7 +21,8 @@ use crate::{
     compute::Compute,
     dataset::{VOCABULARY, count_updates},
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    kernels::{causal_attention, create_layer_norm, gelu, layer_norm},
+    kernels::{causal_attention, create_layer_norm, layer_norm},
+    layers::gelu,
 };
 
 /// Values that stand for a byte.

@@ -262,7 +262,9 @@ pub(super) fn add_bucket(sums: &mut [f32], place: usize, others: &[Vec<Vec<f32>>
 }
 
 /// Adds `values` to `sums`, which may be fewer.
-pub(super) fn add(sums: &mut [f32], values: &[f32]) {
+// Inlined, it has the vector instructions of its caller.
+#[inline(always)]
+pub fn add(sums: &mut [f32], values: &[f32]) {
     let places = sums.iter_mut().zip(values);
     places.for_each(|(sum, value)| *sum += value);
 }

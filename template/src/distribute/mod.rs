@@ -34,7 +34,7 @@ mod strategy;
 mod workers;
 
 pub use callbacks::Callbacks;
-pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
+pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory, add};
 pub use devices::{chosen_devices, is_cpu, visible_devices};
 pub use dropout::Dropout;
 pub use gradients::{FlatGradients, Gradients, NonFinite};

@@ -11,9 +11,9 @@ use rayon::prelude::*;
 
 use super::{
     operation::{self, Operation, tensor},
-    passes::add,
     unfolded::{Buffers, Convolution, Gradients},
 };
+use crate::distribute::add;
 
 /// Parts of a batch that sum gradients on their own. It is the same on any number of threads, so sums
 /// have the same order.

@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use super::{
     matrix::{Matrix, Threads, multiply},
     operation::{self, Operation, tensor},
-    passes::add,
 };
+use crate::distribute::add;
 
 /// Rows and columns that are transposed at a time.
 const TILE: usize = 16;

@@ -4,6 +4,8 @@
 #[cfg(feature = "cpu-layers")]
 mod convolution;
 #[cfg(feature = "cpu-layers")]
+mod gelu;
+#[cfg(feature = "cpu-layers")]
 mod linear;
 #[cfg(feature = "cpu-layers")]
 pub mod matrix;
@@ -13,10 +15,15 @@ pub mod operation;
 mod passes;
 #[cfg(feature = "cpu-layers")]
 mod unfolded;
+#[cfg(feature = "cpu-layers")]
+pub mod vectors;
 
 use burn::{
     nn::{Linear, conv::Conv2d, pool::MaxPool2d},
-    tensor::{Tensor, activation::relu},
+    tensor::{
+        Tensor,
+        activation::{self, relu},
+    },
 };
 
 /// What `layer.forward(x)` gives, within rounding: from `[batch, channels, height, width]` to
@@ -73,4 +80,22 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
         return product;
     }
     layer.forward(x)
+}
+
+/// What [`activation::gelu`] gives, within rounding: the Gaussian error linear unit of each value, of the
+/// same shape.
+///
+/// On the CPU with the feature `cpu-layers`, in `f32`, many values are computed at once. Elsewhere and in
+/// debug builds it is Burn's, as for [`conv2d`]; on GPUs, the gradient of Burn's is that of the
+/// approximation by tanh.
+///
+/// Source: D. Hendrycks and K. Gimpel, Gaussian error linear units, 2016.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    #[cfg(feature = "cpu-layers")]
+    if !cfg!(debug_assertions)
+        && let Some(output) = gelu::on_cpu(&x)
+    {
+        return output;
+    }
+    activation::gelu(x)
 }

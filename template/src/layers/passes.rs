@@ -9,6 +9,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::unfolded::{Convolution, Piece};
+use crate::distribute::add;
 
 /// Values that are copied at a time: runs are read and written up to this many values further.
 pub const LANES: usize = 8;
@@ -429,11 +430,4 @@ fn at_place<S: Simd>(simd: S, gradient: S::f32s, chosen: S::u32s, which: S::u32s
 fn kept<S: Simd>(simd: S, gradient: S::f32s, chosen: S::u32s) -> S::f32s {
     let is_off = simd.equal_u32s(chosen, simd.splat_u32s(OFF));
     simd.select_f32s(is_off, simd.splat_f32s(0.0), gradient)
-}
-
-#[inline(always)]
-pub fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut()
-        .zip(values)
-        .for_each(|(sum, value)| *sum += value);
 }

@@ -3,10 +3,11 @@
 use burn::{backend::flex::FlexTensor, tensor::Tensor};
 use rayon::prelude::*;
 
-use super::vectors::{exp, largest, sum, sum_of_pairs, vectorized};
+use super::rows::{largest, sum, sum_of_pairs};
 use crate::layers::{
     matrix::{Matrix, Threads, multiply},
     operation::{self, Operation, tensor},
+    vectors::{exp, vectorized},
 };
 
 /// The attention, or none where it is not for this module. `3 * heads` divides the last dimension.

@@ -6,8 +6,11 @@ use burn::{
 };
 use rayon::prelude::*;
 
-use super::vectors::{ROWS, exp, largest, sum, vectorized};
-use crate::layers::operation::{self, Operation, tensor};
+use super::rows::{ROWS, largest, sum};
+use crate::layers::{
+    operation::{self, Operation, tensor},
+    vectors::{exp, vectorized},
+};
 
 /// The losses, or none where they are not for this module.
 ///

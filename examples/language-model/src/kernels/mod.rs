@@ -6,17 +6,15 @@ mod attention;
 #[cfg(feature = "cpu-layers")]
 mod cross_entropy;
 #[cfg(feature = "cpu-layers")]
-mod gelu;
-#[cfg(feature = "cpu-layers")]
 mod norm;
 #[cfg(feature = "cpu-layers")]
-mod vectors;
+mod rows;
 
 use burn::{
     nn::{LayerNorm, LayerNormConfig},
     tensor::{
         Bool, Device, FloatDType, Int, Tensor,
-        activation::{self, log_softmax, softmax},
+        activation::{log_softmax, softmax},
     },
 };
 
@@ -42,21 +40,6 @@ pub fn layer_norm(layer: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
         return normed;
     }
     layer.forward(x)
-}
-
-/// The Gaussian error linear unit of each value.
-///
-/// On GPUs, Burn's gradient is that of the approximation by tanh.
-///
-/// Source: D. Hendrycks and K. Gimpel, Gaussian error linear units, 2016.
-pub fn gelu(x: Tensor<3>) -> Tensor<3> {
-    #[cfg(feature = "cpu-layers")]
-    if !cfg!(debug_assertions)
-        && let Some(output) = gelu::on_cpu(&x)
-    {
-        return output;
-    }
-    activation::gelu(x)
 }
 
 /// Attention of each position to itself and those before it: from queries, keys and values, each of
@@ -224,14 +207,6 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_is_that_of_burn() {
-        for (shape, size) in SHAPES.into_iter().zip([1.0, 3.0, 6.0, 30.0, 1e4, 1e30]) {
-            let own = |x| gelu::on_cpu(&x).unwrap();
-            ensure_same(&values(shape, size), &own, &activation::gelu);
-        }
-    }
-
-    #[test]
     fn attention_is_that_of_burn() {
         for (shape, heads) in SHAPES.into_iter().zip([1, 2, 3, 4, 4, 5]) {
             for size in [1.0, 8.0] {
@@ -262,7 +237,6 @@ mod tests {
         let all = |x: &Tensor<3>, layer: &LayerNorm| {
             let outputs = [
                 norm::on_cpu(layer, x),
-                gelu::on_cpu(x),
                 attention::on_cpu(x, 4),
                 cross_entropy::on_cpu(x, &labels).map(Tensor::unsqueeze),
             ];
@@ -290,7 +264,6 @@ mod tests {
         let x = broken([1, 2, 12]);
         let outputs = [
             norm::on_cpu(&norm(12).valid(), &x).unwrap().into_data(),
-            gelu::on_cpu(&x).unwrap().into_data(),
             attention::on_cpu(&x, 2).unwrap().into_data(),
             cross_entropy::on_cpu(&x, &labels([1, 2, 12]))
                 .unwrap()
@@ -304,9 +277,9 @@ mod tests {
     #[test]
     fn other_types_and_what_is_computed_again_are_left_to_burn() {
         let x = values([1, 2, 12], 2.0);
-        assert!(gelu::on_cpu(&x.clone().cast(DType::F64)).is_none());
+        assert!(attention::on_cpu(&x.clone().cast(DType::F64), 2).is_none());
         let x = x.with_gradient_checkpointing_strategy(GradientCheckpointingStrategy::Balanced);
-        assert!(gelu::on_cpu(&x).is_none());
+        assert!(attention::on_cpu(&x, 2).is_none());
     }
 
     #[test]

@@ -5,9 +5,13 @@ use rayon::prelude::*;
 
 use super::{
     EPSILON,
-    vectors::{ROWS, sum, sum_of_pairs, vectorized},
+    rows::{ROWS, sum, sum_of_pairs},
 };
-use crate::layers::operation::{self, Operation, tensor};
+use crate::distribute::add;
+use crate::layers::{
+    operation::{self, Operation, tensor},
+    vectors::vectorized,
+};
 
 /// The layer on `x`, or none where it is not for this module.
 pub fn on_cpu(layer: &LayerNorm, x: &Tensor<3>) -> Option<Tensor<3>> {
@@ -80,8 +84,7 @@ impl Operation<3> for Norm {
         });
         let sums = sums.collect::<Vec<_>>().into_iter();
         let sums = sums.reduce(|mut sums, part| {
-            let pairs = sums.iter_mut().flatten().zip(part.iter().flatten());
-            pairs.for_each(|(sum, value)| *sum += value);
+            sums.iter_mut().zip(&part).for_each(|(sum, part)| add(sum, part));
             sums
         });
         let [gamma_gradient, beta_gradient] = sums.expect("a batch has rows");
