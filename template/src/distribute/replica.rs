@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
     sync::{
         Arc,
-        mpsc::{Sender, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread,
 };
@@ -20,6 +20,10 @@ use super::{
     CrossDeviceOps, ParameterServer, PerReplica, Pipeline, ReduceOp, shared_update::SharedUpdate,
 };
 use crate::data::{BatchInfo, stream};
+
+/// Looks for the next job before a thread goes to sleep, as waking it takes tens of microseconds. Between
+/// them, other threads may have the core.
+const POLLS: usize = 100;
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
 pub trait ReplicaState: Clone + Send + 'static {
@@ -382,7 +386,7 @@ impl ReplicaThreads {
         drop(sender);
         let mut outputs: Vec<Option<O>> = self.jobs.iter().map(|_| None).collect();
         let mut failures = Vec::new();
-        for (replica, result) in results {
+        for (replica, result) in results.iter().take(self.jobs.len()) {
             match result {
                 Ok(output) => outputs[replica] = Some(output),
                 Err(failure) => failures.push(failure),
@@ -489,7 +493,7 @@ fn start_thread(
             let _ = ready.send(Ok(()));
             let context = Rc::new(context());
             CONTEXT.set(Some(Rc::clone(&context)));
-            for job in jobs {
+            while let Some(job) = next(&jobs) {
                 job(&context);
             }
         })?;
@@ -501,6 +505,17 @@ fn start_thread(
 
 /// Gives `done` what `step` comes to; where it fails or panics, names this replica, and releases the
 /// others.
+/// The next job, or none where there will be no more.
+fn next(jobs: &Receiver<Job>) -> Option<Job> {
+    for _ in 0..POLLS {
+        match jobs.try_recv() {
+            Err(TryRecvError::Empty) => thread::yield_now(),
+            job => return job.ok(),
+        }
+    }
+    jobs.recv().ok()
+}
+
 fn guarded<O>(
     context: &ReplicaContext,
     step: impl FnOnce() -> Result<O>,
