@@ -84,7 +84,9 @@ impl Operation<3> for Norm {
         });
         let sums = sums.collect::<Vec<_>>().into_iter();
         let sums = sums.reduce(|mut sums, part| {
-            sums.iter_mut().zip(&part).for_each(|(sum, part)| add(sum, part));
+            sums.iter_mut()
+                .zip(&part)
+                .for_each(|(sum, part)| add(sum, part));
             sums
         });
         let [gamma_gradient, beta_gradient] = sums.expect("a batch has rows");
