@@ -16,7 +16,7 @@ macro_rules! vectorized {
 }
 pub(crate) use vectorized;
 
-/// Calls `work`, which is to be inlined: [`vectorized`] sees to that.
+/// Calls `work`, which is to be inlined: `vectorized!` sees to that.
 pub fn dispatch<R>(work: impl FnOnce() -> R) -> R {
     struct Work<F>(F);
 
