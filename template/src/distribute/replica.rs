@@ -21,8 +21,8 @@ use super::{
 };
 use crate::data::{BatchInfo, stream};
 
-/// Looks for the next job before a thread goes to sleep, as waking it takes tens of microseconds. Between
-/// them, other threads may have the core.
+/// Looks for the next job before a thread goes to sleep, as waking it takes tens of microseconds. Other
+/// threads may have the core between two looks.
 const POLLS: usize = 100;
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
@@ -503,8 +503,6 @@ fn start_thread(
     Ok(sender)
 }
 
-/// Gives `done` what `step` comes to; where it fails or panics, names this replica, and releases the
-/// others.
 /// The next job, or none where there will be no more.
 fn next(jobs: &Receiver<Job>) -> Option<Job> {
     for _ in 0..POLLS {
@@ -516,6 +514,8 @@ fn next(jobs: &Receiver<Job>) -> Option<Job> {
     jobs.recv().ok()
 }
 
+/// Gives `done` what `step` comes to; where it fails or panics, names this replica, and releases the
+/// others.
 fn guarded<O>(
     context: &ReplicaContext,
     step: impl FnOnce() -> Result<O>,

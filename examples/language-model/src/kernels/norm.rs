@@ -7,10 +7,12 @@ use super::{
     EPSILON,
     rows::{ROWS, sum, sum_of_pairs},
 };
-use crate::distribute::add;
-use crate::layers::{
-    operation::{self, Operation, tensor},
-    vectors::vectorized,
+use crate::{
+    distribute::add,
+    layers::{
+        operation::{self, Operation, tensor},
+        vectors::vectorized,
+    },
 };
 
 /// The layer on `x`, or none where it is not for this module.
