@@ -11,7 +11,7 @@ use std::{
 };
 
 use kiln_tests::{
-    mpi,
+    log, mpi,
     rendered::{Project, text},
     repository, shared_target,
 };
@@ -188,14 +188,11 @@ fn steps(program: &PathBuf, folder: &Path, with_mpi: bool) {
         command.args(options).arg(&runs).arg("train");
         let output = command.current_dir(folder).output().expect("a program");
         assert!(output.status.success(), "{}", text(&output));
-        let log = fs::read_to_string(runs.join("metrics.jsonl")).expect("a log");
+        let log = log(&runs);
         fs::remove_dir_all(&runs).expect("a folder");
-        let lines = log
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        let train = lines.filter(|line| line["split"] == "train").skip(1);
+        let train = log.iter().filter(|line| line["split"] == "train").skip(1);
         let steps = 1_350.0 / (16 * replicas) as f64;
-        median(train.map(|line| number(&line, "seconds") / steps).collect())
+        median(train.map(|line| number(line, "seconds") / steps).collect())
     };
     let print = |what: &str, replicas: usize, command: &dyn Fn() -> Command| {
         let times = (0..RUNS).map(|_| step(command(), replicas)).collect();

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    mpi,
+    log, mpi,
     rendered::text,
     running::{self, Running, TRAINING, succeeds},
 };
@@ -111,9 +111,7 @@ impl Job {
     /// # Panics
     /// There is none.
     pub fn log(&self, runs: &str) -> Vec<Value> {
-        let log = fs::read_to_string(self.folder.join(runs).join("metrics.jsonl"));
-        let line = |line: &str| serde_json::from_str(line).expect("JSON");
-        log.expect("a log").lines().map(line).collect()
+        log(&self.folder.join(runs))
     }
 
     /// The losses and accuracies of all splits and epochs.

@@ -22,6 +22,7 @@ use kiln::{
     snapshot,
     template::Template,
 };
+use serde_json::Value;
 
 pub use kiln::snapshot::{Combination, Entry, NAME, Tree, diff, read_tree};
 
@@ -63,6 +64,16 @@ fn target() -> PathBuf {
 /// A build folder that all rendered crates share, so that their dependencies are built once.
 pub fn shared_target() -> PathBuf {
     target().join("rendered")
+}
+
+/// The log of the trainings that wrote into `runs`: an object a split and epoch.
+///
+/// # Panics
+/// There is none.
+pub fn log(runs: &Path) -> Vec<Value> {
+    let log = fs::read_to_string(runs.join("metrics.jsonl")).expect("a log");
+    let line = |line: &str| serde_json::from_str(line).expect("JSON");
+    log.lines().map(line).collect()
 }
 
 /// Cargo for a package outside of this workspace that has Kiln and its lock file. What Kiln depends on

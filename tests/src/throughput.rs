@@ -12,6 +12,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
+    log,
     rendered::{IDX_FILES, Project, idx},
     repository,
 };
@@ -97,7 +98,7 @@ pub fn train(
     let seconds = started.elapsed().as_secs_f64();
     assert!(status.success(), "{program:?}: {status}");
     Trained {
-        examples_a_second: rate(&runs.join("metrics.jsonl")),
+        examples_a_second: rate(&log(runs)),
         seconds,
         memory,
     }
@@ -111,18 +112,14 @@ pub fn memory_of(process: u32, which: &str) -> Option<f64> {
     Some(kilobytes * 1_024.0)
 }
 
-fn rate(log: &Path) -> f64 {
-    let log = fs::read_to_string(log).expect("a log");
-    let lines = log
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let epochs = lines.filter(|line| line["split"] == "train").skip(1);
+fn rate(log: &[Value]) -> f64 {
+    let epochs = log.iter().filter(|line| line["split"] == "train").skip(1);
     let counts = epochs.map(|line| ["examples", "seconds"].map(|key| line[key].as_f64()));
     let (mut examples, mut seconds) = (0.0, 0.0);
     for [of_epoch, in_epoch] in counts {
         examples += of_epoch.expect("examples");
         seconds += in_epoch.expect("seconds");
     }
-    assert!(examples > 0.0, "no second epoch: {log}");
+    assert!(examples > 0.0, "no second epoch: {log:?}");
     examples / seconds
 }

@@ -15,6 +15,7 @@ use std::{
 
 use kiln_tests::{
     job::{self, signal},
+    log,
     rendered::{Project, text},
     running::{Running, TRAINING, succeeds},
 };
@@ -238,15 +239,12 @@ fn signals_end_a_run_that_goes_on(program: &Path, runs: &Path) {
         run(program, &runs, &[&options[..], &["--resume"]].concat());
         assert_eq!(manifest(&latest(&runs).unwrap()), expected);
         let without_seconds = |runs: &Path| {
-            let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
-            let lines = log.lines().map(|line| {
-                let mut line: Value = serde_json::from_str(line).unwrap();
-                line.as_object_mut()
-                    .unwrap()
-                    .retain(|name, _| !name.ends_with("seconds"));
-                line
-            });
-            lines.collect::<Vec<_>>()
+            let mut log = log(runs);
+            for line in &mut log {
+                let line = line.as_object_mut().unwrap();
+                line.retain(|name, _| !name.ends_with("seconds"));
+            }
+            log
         };
         assert_eq!(without_seconds(&runs), without_seconds(&whole));
     }
@@ -281,13 +279,12 @@ fn replicas_may_change(program: &Path, runs: &Path) {
             manifest["epoch"] == 2 && manifest["examples"].as_u64().unwrap() > place * 1_350 / 4
         });
         from = later.or(from);
-        let log = fs::read_to_string(stage.join("metrics.jsonl")).unwrap();
-        let lines = log
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let of_epoch = lines.filter(|line| line["split"] == "train" && line["epoch"] == 2);
+        let log = log(&stage);
+        let of_epoch = log
+            .iter()
+            .filter(|line| line["split"] == "train" && line["epoch"] == 2);
         let examples: Vec<Value> = of_epoch.map(|line| line["examples"].clone()).collect();
-        assert_eq!(examples, [1_350], "{replicas} replicas: {log}");
+        assert_eq!(examples, [1_350], "{replicas} replicas: {log:?}");
     }
 }
 
@@ -320,8 +317,8 @@ fn the_last_and_the_best_are_kept(program: &Path, runs: &Path) {
     );
     let printed = run(program, &kept, &["test", "--checkpoint", "best"]);
     assert!(printed.contains("test  loss"), "{printed}");
-    let log = fs::read_to_string(kept.join("metrics.jsonl")).unwrap();
-    let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    let log = log(&kept);
+    let test = log.last().unwrap();
     assert_eq!(
         (&test["split"], &test["step"]),
         (&"test".into(), &best.1.0.into())

@@ -1,10 +1,9 @@
 //! Each worked example compiles without warnings, passes its contract tests and its own, and trains
 //! on one replica and on several.
 
-use std::{fs, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
-use kiln_tests::rendered::Project;
-use serde_json::Value;
+use kiln_tests::{log, rendered::Project};
 
 /// How an example is trained, and what comes of it.
 struct Training<'a> {
@@ -41,9 +40,9 @@ impl Training<'_> {
     fn run(&self, project: &Project, options: &[&str]) -> f64 {
         let run = ["run", "--", "--output-dir", "runs"];
         project.cargo(&[&run, options].concat());
-        let log = fs::read_to_string(project.path().join("runs/metrics.jsonl")).unwrap();
-        let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
-        assert_eq!(test["split"], "test", "{log}");
+        let log = log(&project.path().join("runs"));
+        let test = log.last().unwrap();
+        assert_eq!(test["split"], "test", "{log:?}");
         test[self.metric].as_f64().unwrap()
     }
 }

@@ -5,11 +5,11 @@ use std::{fs, process::Command};
 
 use kiln::todo;
 use kiln_tests::{
+    log,
     rendered::{Project, text},
     repository,
     running::{self, TRAINING},
 };
-use serde_json::Value;
 
 /// Files in which the task shows. The others keep what they do, without their markers.
 const REPLACED: [&str; 5] = ["dataset.rs", "infer.rs", "loss.rs", "metric.rs", "model.rs"];
@@ -104,14 +104,14 @@ fn another_task_needs_no_other_edits() {
             "--output-dir",
             folder,
         ]);
-        let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
-        let test: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        let log = log(&runs);
+        let test = log.last().unwrap();
         assert_eq!(
             (&test["split"], &test["examples"]),
             (&"test".into(), &200.into())
         );
         let error = test["mean_absolute_error"].as_f64().unwrap();
-        assert!(error < ERROR, "{replicas} replicas: {log}");
+        assert!(error < ERROR, "{replicas} replicas: {log:?}");
         let table = project.path().join("data/table.csv");
         let arguments = ["run", "--release", "--", "infer", "--output-dir", folder];
         let predictions = project.cargo(&[&arguments[..], &[table.to_str().unwrap()]].concat());

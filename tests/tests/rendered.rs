@@ -3,11 +3,10 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use kiln_tests::{
-    mpi,
+    log, mpi,
     rendered::{Project, text},
     repository,
 };
-use serde_json::Value;
 
 /// The test accuracy that one and two replicas must reach on the digits.
 const ACCURACY: f64 = 0.97;
@@ -107,7 +106,7 @@ fn the_default_crate_trains_on_one_and_two_replicas() {
             options,
         ];
         project.cargo(&again.concat());
-        let tests = lines(&runs)
+        let tests = log(&runs)
             .into_iter()
             .filter(|line| line["split"] == "test");
         let losses: Vec<f64> = tests.map(|line| line["loss"].as_f64().unwrap()).collect();
@@ -140,7 +139,7 @@ fn several_replicas_train_as_one_does() {
             "--output-dir",
             runs.to_str().unwrap(),
         ]);
-        lines(&runs)
+        log(&runs)
     };
     let one = train(1);
     for replicas in 2..=4 {
@@ -161,15 +160,8 @@ fn several_replicas_train_as_one_does() {
     assert_eq!(first["loss"], second["loss"], "the same run twice");
 }
 
-fn lines(runs: &Path) -> Vec<Value> {
-    let log = fs::read_to_string(runs.join("metrics.jsonl")).unwrap();
-    log.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
 fn check_log(runs: &Path) {
-    let lines = lines(runs);
+    let lines = log(runs);
     for (split, examples, expected) in [
         ("train", 1_350, 20),
         ("validation", 150, 20),
