@@ -255,6 +255,21 @@ fn an_untouched_project_needs_no_version_control() {
     assert!(place.read("project/a.txt").contains("ONE"));
 }
 
+/// Git for Windows ends the lines of what it checks out as Windows does, unless a project says otherwise.
+#[test]
+fn the_default_project_keeps_its_bytes_in_a_checkout_on_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    runs(folder.path(), &["new", "project", "--yes"], 0);
+    let project = folder.path().join("project");
+    git(&project, &["init", "-q"]);
+    git(&project, &["config", "core.autocrlf", "true"]);
+    commit(&project);
+    let before = tree(&project);
+    git(&project, &["rm", "-rq", "."]);
+    git(&project, &["reset", "-q", "--hard"]);
+    assert_eq!(tree(&project), before);
+}
+
 #[test]
 fn what_stands_in_the_way_is_told_before_anything_changes() {
     let place = Place::new();

@@ -5,10 +5,12 @@ use burn::{
     optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource},
     tensor::{DType, Device, Tensor, TensorData},
 };
-use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::distribute::{PIECE, on_all_threads};
+use crate::{
+    distribute::{PIECE, on_all_threads},
+    vectors::vectorized,
+};
 
 /// The settings of [`Adam`].
 #[derive(Config, Debug)]
@@ -199,35 +201,27 @@ impl Step {
                 .zip(gradient.par_chunks(PIECE))
                 .zip(moments)
                 .for_each(|((weights, gradient), moments)| {
-                    Arch::new().dispatch(Weights(self, weights, gradient, moments));
+                    vectorized!(self.update(weights, gradient, moments));
                 });
         });
         let tensor =
             |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
         (tensor(weights), [moment_1, moment_2].map(tensor))
     }
-}
 
-/// Some of a parameter's weights, with their gradient and moments. It is a type and no closure, so that
-/// it is compiled for the instructions of each kind of processor.
-struct Weights<'a>(
-    &'a Step,
-    &'a mut [f32],
-    &'a [f32],
-    (&'a mut [f32], &'a mut [f32]),
-);
-
-impl WithSimd for Weights<'_> {
-    type Output = ();
-
+    /// Some of a parameter's weights, with their gradient and moments.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Weights(step, weights, gradient, moments) = self;
-        let [beta_1, beta_2] = step.betas.map(|beta| beta as f32);
-        let [rest_1, rest_2] = step.betas.map(|beta| (1.0 - beta) as f32);
-        let numbers = [step.rate, step.epsilon, step.kept];
+    fn update(
+        &self,
+        weights: &mut [f32],
+        gradient: &[f32],
+        (moment_1, moment_2): (&mut [f32], &mut [f32]),
+    ) {
+        let [beta_1, beta_2] = self.betas.map(|beta| beta as f32);
+        let [rest_1, rest_2] = self.betas.map(|beta| (1.0 - beta) as f32);
+        let numbers = [self.rate, self.epsilon, self.kept];
         let [rate, epsilon, kept] = numbers.map(|number| number as f32);
-        let moments = moments.0.iter_mut().zip(moments.1);
+        let moments = moment_1.iter_mut().zip(moment_2);
         for ((weight, gradient), (moment_1, moment_2)) in
             weights.iter_mut().zip(gradient).zip(moments)
         {

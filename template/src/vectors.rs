@@ -1,4 +1,4 @@
-//! Functions of a number that vector instructions compute for many at once.
+//! Work that vector instructions do for many numbers at once, and functions of a number for it.
 
 use std::f32::consts::{FRAC_2_SQRT_PI, LOG2_E, SQRT_2};
 
@@ -8,7 +8,7 @@ use pulp::{Arch, Simd, WithSimd};
 /// calls is inlined.
 macro_rules! vectorized {
     ($work:expr) => {
-        $crate::layers::vectors::dispatch(
+        $crate::vectors::dispatch(
             #[inline(always)]
             || $work,
         )

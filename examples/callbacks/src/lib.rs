@@ -29,3 +29,4 @@ pub mod test;
 pub mod train;
 pub mod train_callbacks;
 pub mod validation;
+pub mod vectors;

@@ -1,8 +1,7 @@
 //! Predictions with a checkpoint: one device, no strategy.
 
 use std::{
-    fs::{File, create_dir_all},
-    io::{self, BufWriter, Write},
+    fs::create_dir_all,
     path::{Path, PathBuf},
 };
 
@@ -12,17 +11,16 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
 use crate::{
     callbacks::prepare_inputs,
     checkpoint::Checkpoints,
-    cli::{Args, Format, Infer},
+    cli::{Args, Infer},
     data::Collate,
     dataset::{Batch, Example, Image, MULTIPLE, SMALLEST},
     distribute::{mean_absolute_error, visible_devices},
     model::Model,
-    report::picture::Picture,
+    report::{picture::Picture, predictions::Predictions},
 };
 
 /// Examples that go through the model at once.
@@ -101,22 +99,23 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     let device = visible_devices().remove(0);
     let checkpoint = Checkpoints::new(args).find(&options.checkpoint)?;
     let model = checkpoint.load_model(Model::new(args, &device))?.valid();
-    let mut writer = Writer::new(options)?;
     let folder = args.output_dir.join("translations");
     create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let targets = targets(&options.files, &folder)?;
-    for (path, target) in options.files.iter().zip(targets) {
-        let inputs = read_inputs(path)?;
-        for (number, examples) in inputs.chunks(BATCH).enumerate() {
-            let predictions = predict_examples(&model, examples, &device)
-                .with_context(|| format!("cannot predict for {}", path.display()))?;
-            for (place, prediction) in predictions.iter().enumerate() {
-                prediction.translation.save_png(&target)?;
-                writer.write(path, number * BATCH + place, prediction)?;
+    Predictions::write_all(options, |output| {
+        for (path, target) in options.files.iter().zip(targets) {
+            let inputs = read_inputs(path)?;
+            for (number, examples) in inputs.chunks(BATCH).enumerate() {
+                let predictions = predict_examples(&model, examples, &device)
+                    .with_context(|| format!("cannot predict for {}", path.display()))?;
+                for prediction in &predictions {
+                    prediction.translation.save_png(&target)?;
+                }
+                output.write(path, number * BATCH, &predictions)?;
             }
         }
-    }
-    writer.finish()
+        Ok(())
+    })
 }
 
 /// Predicts for `examples`, prepared as those of training are.
@@ -129,68 +128,4 @@ pub fn predict_examples(
     device: &Device,
 ) -> Result<Vec<Prediction>> {
     predict(model, Batch::collate(examples.to_vec(), device)?)
-}
-
-/// Writes predictions to a file or the standard output.
-enum Writer {
-    Csv {
-        writer: Box<csv::Writer<Box<dyn Write>>>,
-        has_header: bool,
-    },
-    Jsonl(BufWriter<Box<dyn Write>>),
-}
-
-impl Writer {
-    fn new(options: &Infer) -> Result<Self> {
-        let output: Box<dyn Write> = match &options.output {
-            None => Box::new(io::stdout()),
-            Some(path) => {
-                let file = File::create(path);
-                Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
-            }
-        };
-        Ok(match options.format {
-            Format::Csv => Writer::Csv {
-                writer: Box::new(csv::Writer::from_writer(output)),
-                has_header: false,
-            },
-            Format::Jsonl => Writer::Jsonl(BufWriter::new(output)),
-        })
-    }
-
-    fn write(&mut self, file: &Path, index: usize, prediction: &Prediction) -> Result<()> {
-        let mut row = Map::new();
-        row.insert("file".into(), json!(file.display().to_string()));
-        row.insert("index".into(), json!(index));
-        if let Value::Object(fields) = serde_json::to_value(prediction)? {
-            row.extend(fields);
-        }
-        match self {
-            Writer::Csv { writer, has_header } => {
-                if !*has_header {
-                    writer.write_record(row.keys())?;
-                    *has_header = true;
-                }
-                writer.write_record(row.values().map(cell))?;
-            }
-            Writer::Jsonl(writer) => writeln!(writer, "{}", Value::Object(row))?,
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<()> {
-        match self {
-            Writer::Csv { mut writer, .. } => writer.flush(),
-            Writer::Jsonl(mut writer) => writer.flush(),
-        }
-        .context("cannot write the predictions")
-    }
-}
-
-/// A value as CSV shows it: text without quotes, everything else as in JSON.
-fn cell(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

@@ -30,3 +30,4 @@ pub mod strategy;
 pub mod test;
 pub mod train;
 pub mod validation;
+pub mod vectors;

@@ -6,10 +6,10 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Tensor, TensorData, Transaction},
 };
-use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{PIECE, cross_device_ops::add, on_all_threads};
+use crate::vectors::vectorized;
 
 /// Values that small parameters have in a bucket together; a parameter of as many has its own, which
 /// is the memory of its tensor where the device is the CPU.
@@ -165,7 +165,10 @@ impl FlatGradients {
             let pieces = self.buckets.iter().flat_map(|bucket| bucket.chunks(PIECE));
             let pieces: Vec<&[f32]> = pieces.collect();
             let squares: Vec<f64> = on_all_threads(pieces.len() * PIECE, || {
-                pieces.into_par_iter().map(sum_of_squares).collect()
+                let pieces = pieces.into_par_iter();
+                pieces
+                    .map(|piece| vectorized!(sum_of_squares(piece)))
+                    .collect()
             });
             squares.into_iter().sum::<f64>().sqrt()
         })
@@ -239,29 +242,18 @@ impl FlatGradients {
     }
 }
 
+/// In parts that vector instructions sum at once, always the same ones.
+#[inline(always)]
 fn sum_of_squares(values: &[f32]) -> f64 {
-    Arch::new().dispatch(SumOfSquares(values))
-}
-
-/// In parts that vector instructions sum at once, always the same ones. It is a type and no closure, so
-/// that it is compiled for the instructions of each kind of processor.
-struct SumOfSquares<'a>(&'a [f32]);
-
-impl WithSimd for SumOfSquares<'_> {
-    type Output = f64;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let square = |value: &f32| f64::from(*value) * f64::from(*value);
-        let (whole, rest) = self.0.as_chunks::<16>();
-        let mut sums = [0.0; 16];
-        for values in whole {
-            for (sum, value) in sums.iter_mut().zip(values) {
-                *sum += square(value);
-            }
+    let square = |value: &f32| f64::from(*value) * f64::from(*value);
+    let (whole, rest) = values.as_chunks::<16>();
+    let mut sums = [0.0; 16];
+    for values in whole {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += square(value);
         }
-        sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
     }
+    sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
 struct Flatten {

@@ -3,10 +3,8 @@
 use burn::{backend::flex::FlexTensor, tensor::Tensor};
 use rayon::prelude::*;
 
-use super::{
-    operation::{self, Operation, tensor},
-    vectors::{normal, vectorized},
-};
+use super::operation::{self, Operation, tensor};
+use crate::vectors::{normal, vectorized};
 
 /// Values that a thread takes at a time.
 const PIECE: usize = 1 << 13;

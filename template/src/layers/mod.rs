@@ -15,8 +15,6 @@ pub mod operation;
 mod passes;
 #[cfg(feature = "cpu-layers")]
 mod unfolded;
-#[cfg(feature = "cpu-layers")]
-pub mod vectors;
 
 use burn::{
     nn::{Linear, conv::Conv2d, pool::MaxPool2d},

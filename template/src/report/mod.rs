@@ -1,5 +1,5 @@
 //! What a run tells: progress bars on a terminal, a line an epoch, a log for programs, event files
-//! for TensorBoard, pictures, and where the time goes.
+//! for TensorBoard, pictures, predictions, and where the time goes.
 
 #[cfg(feature = "tensorboard")]
 mod board;
@@ -9,6 +9,7 @@ mod board;
 pub mod curves;
 mod log;
 pub mod picture;
+pub mod predictions;
 pub mod profile;
 pub mod summary;
 #[cfg(feature = "tensorboard")]

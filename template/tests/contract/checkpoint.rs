@@ -12,13 +12,13 @@ use training::{
 
 use crate::support::{contract, on_own_thread, set_up};
 
-/// Two epochs of a few large batches, with a checkpoint after each step.
+/// Two epochs of as few examples, however many there are, with a checkpoint after each step.
 const OPTIONS: [&str; 13] = [
     "contract",
     "--epochs",
     "2",
     "--batch-size",
-    "250",
+    "16",
     "--checkpoint-steps",
     "1",
     "--keep",
@@ -37,9 +37,11 @@ struct Trained {
     manifest: String,
 }
 
-fn trained(output: &Path, more: &[&str]) -> Result<Trained> {
+/// What a training of so many steps an epoch ends as, with `more` options.
+fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Trained> {
     let output = output.to_owned();
-    let more: Vec<String> = more.iter().map(|option| (*option).to_owned()).collect();
+    let mut more: Vec<String> = more.iter().map(|option| (*option).to_owned()).collect();
+    more.push(format!("--steps-per-epoch={steps_per_epoch}"));
     on_own_thread(move || {
         let folder = output.to_string_lossy().into_owned();
         let options = OPTIONS.iter().map(|option| (*option).to_owned());
@@ -90,16 +92,16 @@ fn killed_after(name: &str, from: &Path, to: &Path) -> Result<()> {
 fn a_resumed_training_ends_as_one_that_never_stopped() {
     contract("optimizer.choice", || {
         let whole = tempfile::tempdir()?;
-        let expected = trained(whole.path(), &[])?;
+        let expected = trained(whole.path(), 3, &[])?;
         let names = steps(whole.path())?;
-        ensure!(names.len() > 4, "there are only the checkpoints {names:?}");
+        ensure!(names.len() == 8, "the checkpoints are {names:?}");
         // In the middle of an epoch, at its end, and after its validation.
         let after_epoch = names.iter().position(|name| name.contains("epoch"));
         let after_epoch = after_epoch.context("no checkpoint is of a whole epoch")?;
         for name in [&names[0], &names[after_epoch - 1], &names[after_epoch]] {
             let resumed = tempfile::tempdir()?;
             killed_after(name, whole.path(), resumed.path())?;
-            let result = trained(resumed.path(), &["--resume"])?;
+            let result = trained(resumed.path(), 3, &["--resume"])?;
             ensure!(
                 result == expected,
                 "resumed from {name}, training ends with {result:?} and not with {expected:?}: \
@@ -110,7 +112,7 @@ fn a_resumed_training_ends_as_one_that_never_stopped() {
                 "the resumed training took another number of steps"
             );
         }
-        let again = trained(whole.path(), &["--resume"])?;
+        let again = trained(whole.path(), 3, &["--resume"])?;
         ensure!(
             again == expected,
             "a finished training changes when resumed"
@@ -123,9 +125,9 @@ fn a_resumed_training_ends_as_one_that_never_stopped() {
 fn training_starts_anew_where_there_is_nothing_to_resume() {
     contract("optimizer.choice", || {
         let (fresh, resumed) = (tempfile::tempdir()?, tempfile::tempdir()?);
-        let options = ["--steps-per-epoch", "1", "--accumulate", "2"];
-        let expected = trained(fresh.path(), &options)?;
-        let result = trained(resumed.path(), &[&options[..], &["--resume"]].concat())?;
+        let options = ["--accumulate", "2"];
+        let expected = trained(fresh.path(), 1, &options)?;
+        let result = trained(resumed.path(), 1, &[&options[..], &["--resume"]].concat())?;
         ensure!(result == expected, "{result:?} is not {expected:?}");
         ensure!(
             result.progress.step == 2,

@@ -4,9 +4,11 @@ use burn::{backend::flex::FlexTensor, tensor::Tensor};
 use rayon::prelude::*;
 
 use super::rows::{largest, sum, sum_of_pairs};
-use crate::layers::{
-    matrix::{Matrix, Threads, multiply},
-    operation::{self, Operation, tensor},
+use crate::{
+    layers::{
+        matrix::{Matrix, Threads, multiply},
+        operation::{self, Operation, tensor},
+    },
     vectors::{exp, vectorized},
 };
 

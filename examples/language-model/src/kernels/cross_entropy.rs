@@ -7,8 +7,8 @@ use burn::{
 use rayon::prelude::*;
 
 use super::rows::{ROWS, largest, sum};
-use crate::layers::{
-    operation::{self, Operation, tensor},
+use crate::{
+    layers::operation::{self, Operation, tensor},
     vectors::{exp, vectorized},
 };
 

@@ -9,10 +9,8 @@ use super::{
 };
 use crate::{
     distribute::add,
-    layers::{
-        operation::{self, Operation, tensor},
-        vectors::vectorized,
-    },
+    layers::operation::{self, Operation, tensor},
+    vectors::vectorized,
 };
 
 /// The layer on `x`, or none where it is not for this module.

@@ -1,0 +1,213 @@
+//! What `infer` writes.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, ErrorKind, Write},
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{Format, Infer};
+
+/// Predictions on their way to a file or the standard output, one a row or line.
+pub struct Predictions {
+    output: Output,
+}
+
+enum Output {
+    Csv {
+        writer: Box<csv::Writer<Box<dyn Write>>>,
+        has_header: bool,
+    },
+    Jsonl(BufWriter<Box<dyn Write>>),
+}
+
+impl Predictions {
+    /// Gives `predict` what writes to where `options` say, in their format. Once whoever reads the output
+    /// has seen enough, as `head` has after some lines, the rest is not predicted.
+    ///
+    /// # Errors
+    /// That of `predict`, or the output cannot be written.
+    pub fn write_all(options: &Infer, predict: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let output: Box<dyn Write> = match &options.output {
+            None => Box::new(io::stdout()),
+            Some(path) => {
+                let file = File::create(path);
+                Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
+            }
+        };
+        let mut predictions = Self::to(output, options.format);
+        let written = predict(&mut predictions).and_then(|()| predictions.flush());
+        match written {
+            Err(error) if is_closed(&error) => Ok(()),
+            written => written,
+        }
+    }
+
+    fn to(output: Box<dyn Write>, format: Format) -> Self {
+        let output = match format {
+            Format::Csv => Output::Csv {
+                writer: Box::new(csv::Writer::from_writer(output)),
+                has_header: false,
+            },
+            Format::Jsonl => Output::Jsonl(BufWriter::new(output)),
+        };
+        Predictions { output }
+    }
+
+    /// Writes the fields of each prediction after its file and its place there, of which the first one's is
+    /// `first`.
+    ///
+    /// # Errors
+    /// A prediction has no fields, or the output cannot be written.
+    pub fn write(
+        &mut self,
+        file: &Path,
+        first: usize,
+        predictions: &[impl Serialize],
+    ) -> Result<()> {
+        for (place, prediction) in predictions.iter().enumerate() {
+            let mut row = Map::new();
+            row.insert("file".into(), json!(file.display().to_string()));
+            row.insert("index".into(), json!(first + place));
+            match serde_json::to_value(prediction)? {
+                Value::Object(fields) => row.extend(fields),
+                other => bail!("a prediction is no struct with fields, but {other}"),
+            }
+            self.write_row(&row).context(UNWRITTEN)?;
+        }
+        Ok(())
+    }
+
+    fn write_row(&mut self, row: &Map<String, Value>) -> io::Result<()> {
+        match &mut self.output {
+            Output::Csv { writer, has_header } => {
+                if !*has_header {
+                    writer.write_record(row.keys()).map_err(io_error)?;
+                    *has_header = true;
+                }
+                writer
+                    .write_record(row.values().map(cell))
+                    .map_err(io_error)
+            }
+            Output::Jsonl(writer) => writeln!(writer, "{}", json!(row)),
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let flushed = match &mut self.output {
+            Output::Csv { writer, .. } => writer.flush(),
+            Output::Jsonl(writer) => writer.flush(),
+        };
+        flushed.context(UNWRITTEN)
+    }
+}
+
+const UNWRITTEN: &str = "cannot write the predictions";
+
+fn io_error(error: csv::Error) -> io::Error {
+    let text = error.to_string();
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        _ => io::Error::other(text),
+    }
+}
+
+/// Whether what was written to has gone.
+fn is_closed(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// A value as CSV shows it: text without quotes, everything else as in JSON.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Args, Command};
+
+    #[derive(Clone, Copy, Serialize)]
+    struct Prediction {
+        name: &'static str,
+        share: f32,
+    }
+
+    const PREDICTION: Prediction = Prediction {
+        name: "a, b",
+        share: 0.5,
+    };
+
+    fn written(format: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("predictions");
+        let to = output.to_str().unwrap();
+        let args = ["test", "infer", "x", "--format", format, "--output", to];
+        let Some(Command::Infer(options)) = Args::parse_from(args).command else {
+            panic!("another command");
+        };
+        Predictions::write_all(&options, |predictions| {
+            predictions.write(Path::new("x"), 0, &[PREDICTION, PREDICTION])?;
+            predictions.write(Path::new("y"), 7, &[PREDICTION])
+        })
+        .unwrap();
+        fs::read_to_string(output).unwrap()
+    }
+
+    #[test]
+    fn rows_have_a_header_and_lines_have_names() {
+        let rows = [
+            "file,index,name,share",
+            "x,0,\"a, b\",0.5",
+            "x,1,\"a, b\",0.5",
+            "y,7,\"a, b\",0.5",
+        ];
+        assert_eq!(written("csv").lines().collect::<Vec<_>>(), rows);
+        let lines = [("x", 0), ("x", 1), ("y", 7)].map(|(file, index)| {
+            format!("{{\"file\":\"{file}\",\"index\":{index},\"name\":\"a, b\",\"share\":0.5}}")
+        });
+        assert_eq!(written("jsonl").lines().collect::<Vec<_>>(), lines);
+    }
+
+    /// Fails as a pipe that nobody reads, or as a full disk.
+    struct Failing(ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The error after as much as no buffer holds.
+    fn failure(kind: ErrorKind, format: Format) -> anyhow::Error {
+        let mut predictions = Predictions::to(Box::new(Failing(kind)), format);
+        let written = predictions.write(Path::new("x"), 0, &[PREDICTION; 10_000]);
+        written.unwrap_err()
+    }
+
+    #[test]
+    fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
+        for format in [Format::Csv, Format::Jsonl] {
+            assert!(is_closed(&failure(ErrorKind::BrokenPipe, format)));
+            let full = failure(ErrorKind::StorageFull, format);
+            assert!(!is_closed(&full));
+            assert!(full.to_string().starts_with(UNWRITTEN), "{full}");
+        }
+    }
+}
