@@ -4,7 +4,8 @@
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`]. Each place
 //! carries a `TODO(id)`, holds a working default, and is guarded by a contract test in
 //! `tests/contract/`. [`epochs`] is the loop around them. The machinery that a task need not touch is
-//! in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`].
+//! in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`], in [`globals`], [`vectors`] and
+//! the optimizers [`adam`] and [`nadam`].
 
 pub mod adam;
 pub mod callbacks;

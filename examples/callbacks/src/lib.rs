@@ -4,7 +4,7 @@
 //! The files that call them are flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
 //! [`dataset`], [`train`], [`epochs`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`].
 //! The machinery that a task need not touch is in [`distribute`], [`data`], [`layers`],
-//! [`checkpoint`] and [`report`].
+//! [`checkpoint`] and [`report`], in [`globals`], [`vectors`] and the optimizers [`adam`] and [`nadam`].
 
 pub mod adam;
 pub mod callbacks;

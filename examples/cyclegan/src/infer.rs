@@ -111,6 +111,7 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
                 for prediction in &predictions {
                     prediction.translation.save_png(&target)?;
                 }
+                // Translations are saved even where nobody reads on.
                 output.write(path, number * BATCH, &predictions)?;
             }
         }

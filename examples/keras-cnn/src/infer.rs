@@ -88,7 +88,9 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
             for (number, examples) in inputs.chunks(BATCH).enumerate() {
                 let predictions = predict_examples(&model, examples, &device)
                     .with_context(|| format!("cannot predict for {}", path.display()))?;
-                output.write(path, number * BATCH, &predictions)?;
+                if !output.write(path, number * BATCH, &predictions)? {
+                    return Ok(());
+                }
             }
         }
         Ok(())

@@ -79,7 +79,9 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
             for (number, examples) in inputs.chunks(BATCH).enumerate() {
                 let predictions = predict_examples(&model, examples, &device)
                     .with_context(|| format!("cannot score {}", path.display()))?;
-                output.write(path, number * BATCH, &predictions)?;
+                if !output.write(path, number * BATCH, &predictions)? {
+                    return Ok(());
+                }
             }
         }
         Ok(())

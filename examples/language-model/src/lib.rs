@@ -5,7 +5,8 @@
 //! template does not have: [`compute`], how the model computes, [`kernels`], which make that fast on the
 //! CPU, and [`sample`], which writes text.
 //! Contract tests in `tests/contract/` guard them. [`epochs`] is the loop around them. The machinery
-//! that a task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`].
+//! that a task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`],
+//! in [`globals`], [`vectors`] and the optimizers [`adam`] and [`nadam`].
 
 pub mod adam;
 pub mod callbacks;

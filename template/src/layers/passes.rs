@@ -51,7 +51,7 @@ pub enum Pass<'a> {
     Crop(&'a [f32], &'a mut [f32]),
 }
 
-/// A type and no closure, so that it is compiled for the instructions of each kind of processor.
+/// A type and no closure, as two passes are told which instructions there are.
 struct Vectorized<'a>(&'a Convolution, Pass<'a>);
 
 impl WithSimd for Vectorized<'_> {

@@ -26,8 +26,7 @@ enum Output {
 }
 
 impl Predictions {
-    /// Gives `predict` what writes to where `options` say, in their format. Once whoever reads the output
-    /// has seen enough, as `head` has after some lines, the rest is not predicted.
+    /// Gives `predict` what writes to where `options` say, in their format.
     ///
     /// # Errors
     /// That of `predict`, or the output cannot be written.
@@ -40,11 +39,8 @@ impl Predictions {
             }
         };
         let mut predictions = Self::to(output, options.format);
-        let written = predict(&mut predictions).and_then(|()| predictions.flush());
-        match written {
-            Err(error) if is_closed(&error) => Ok(()),
-            written => written,
-        }
+        predict(&mut predictions)?;
+        predictions.flush()
     }
 
     fn to(output: Box<dyn Write>, format: Format) -> Self {
@@ -59,7 +55,7 @@ impl Predictions {
     }
 
     /// Writes the fields of each prediction after its file and its place there, of which the first one's is
-    /// `first`.
+    /// `first`; false where nobody reads any more, as after `| head`, and nothing else need be predicted.
     ///
     /// # Errors
     /// A prediction has no fields, or the output cannot be written.
@@ -68,7 +64,7 @@ impl Predictions {
         file: &Path,
         first: usize,
         predictions: &[impl Serialize],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         for (place, prediction) in predictions.iter().enumerate() {
             let mut row = Map::new();
             row.insert("file".into(), json!(file.display().to_string()));
@@ -77,9 +73,11 @@ impl Predictions {
                 Value::Object(fields) => row.extend(fields),
                 other => bail!("a prediction is no struct with fields, but {other}"),
             }
-            self.write_row(&row).context(UNWRITTEN)?;
+            if !is_read(self.write_row(&row))? {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn write_row(&mut self, row: &Map<String, Value>) -> io::Result<()> {
@@ -102,11 +100,9 @@ impl Predictions {
             Output::Csv { writer, .. } => writer.flush(),
             Output::Jsonl(writer) => writer.flush(),
         };
-        flushed.context(UNWRITTEN)
+        is_read(flushed).map(drop)
     }
 }
-
-const UNWRITTEN: &str = "cannot write the predictions";
 
 fn io_error(error: csv::Error) -> io::Error {
     let text = error.to_string();
@@ -116,10 +112,15 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-/// Whether what was written to has gone.
-fn is_closed(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+/// Whether what was written reached someone; false where the reader of a pipe has gone.
+fn is_read(written: io::Result<()>) -> Result<bool> {
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => {
+            written.context("cannot write the predictions")?;
+            Ok(true)
+        }
+    }
 }
 
 /// A value as CSV shows it: text without quotes, everything else as in JSON.
@@ -159,8 +160,9 @@ mod tests {
             panic!("another command");
         };
         Predictions::write_all(&options, |predictions| {
-            predictions.write(Path::new("x"), 0, &[PREDICTION, PREDICTION])?;
-            predictions.write(Path::new("y"), 7, &[PREDICTION])
+            assert!(predictions.write(Path::new("x"), 0, &[PREDICTION, PREDICTION])?);
+            assert!(predictions.write(Path::new("y"), 7, &[PREDICTION])?);
+            Ok(())
         })
         .unwrap();
         fs::read_to_string(output).unwrap()
@@ -194,20 +196,34 @@ mod tests {
         }
     }
 
-    /// The error after as much as no buffer holds.
-    fn failure(kind: ErrorKind, format: Format) -> anyhow::Error {
+    /// What comes of so many predictions, and of the end after them.
+    fn outcomes(kind: ErrorKind, format: Format, count: usize) -> [Result<bool>; 2] {
         let mut predictions = Predictions::to(Box::new(Failing(kind)), format);
-        let written = predictions.write(Path::new("x"), 0, &[PREDICTION; 10_000]);
-        written.unwrap_err()
+        let written = predictions.write(Path::new("x"), 0, &vec![PREDICTION; count]);
+        [written, predictions.flush().map(|()| true)]
     }
 
     #[test]
     fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
+        const MORE_THAN_A_BUFFER: usize = 10_000;
         for format in [Format::Csv, Format::Jsonl] {
-            assert!(is_closed(&failure(ErrorKind::BrokenPipe, format)));
-            let full = failure(ErrorKind::StorageFull, format);
-            assert!(!is_closed(&full));
-            assert!(full.to_string().starts_with(UNWRITTEN), "{full}");
+            let [written, ended] = outcomes(ErrorKind::BrokenPipe, format, MORE_THAN_A_BUFFER);
+            assert!(!written.unwrap() && ended.unwrap());
+            let [written, ended] = outcomes(ErrorKind::BrokenPipe, format, 1);
+            assert!(written.unwrap() && ended.unwrap());
+            let [written, _] = outcomes(ErrorKind::StorageFull, format, MORE_THAN_A_BUFFER);
+            let error = written.unwrap_err().to_string();
+            assert_eq!(error, "cannot write the predictions");
+            let [written, ended] = outcomes(ErrorKind::StorageFull, format, 1);
+            assert!(written.unwrap() && ended.is_err());
         }
+    }
+
+    #[test]
+    fn a_prediction_without_fields_is_refused() {
+        let mut predictions = Predictions::to(Box::new(io::sink()), Format::Csv);
+        let error = predictions.write(Path::new("x"), 0, &[0.5]).unwrap_err();
+        let message = error.to_string();
+        assert_eq!(message, "a prediction is no struct with fields, but 0.5");
     }
 }

@@ -12,7 +12,7 @@ use training::{
 
 use crate::support::{contract, on_own_thread, set_up};
 
-/// Two epochs of as few examples, however many there are, with a checkpoint after each step.
+/// Two epochs, with a checkpoint after each step.
 const OPTIONS: [&str; 13] = [
     "contract",
     "--epochs",
@@ -37,7 +37,8 @@ struct Trained {
     manifest: String,
 }
 
-/// What a training of so many steps an epoch ends as, with `more` options.
+/// What a training of so many steps an epoch, however many examples there are, ends as with `more`
+/// options.
 fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Trained> {
     let output = output.to_owned();
     let mut more: Vec<String> = more.iter().map(|option| (*option).to_owned()).collect();
@@ -94,7 +95,8 @@ fn a_resumed_training_ends_as_one_that_never_stopped() {
         let whole = tempfile::tempdir()?;
         let expected = trained(whole.path(), 3, &[])?;
         let names = steps(whole.path())?;
-        ensure!(names.len() == 8, "the checkpoints are {names:?}");
+        let of_steps = names.iter().filter(|name| !name.contains("epoch"));
+        ensure!(of_steps.count() == 6, "the checkpoints are {names:?}");
         // In the middle of an epoch, at its end, and after its validation.
         let after_epoch = names.iter().position(|name| name.contains("epoch"));
         let after_epoch = after_epoch.context("no checkpoint is of a whole epoch")?;
