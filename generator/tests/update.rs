@@ -261,7 +261,6 @@ fn the_default_project_keeps_its_bytes_in_a_checkout_on_windows() {
     let folder = tempfile::tempdir().unwrap();
     runs(folder.path(), &["new", "project", "--yes"], 0);
     let project = folder.path().join("project");
-    git(&project, &["init", "-q"]);
     git(&project, &["config", "core.autocrlf", "true"]);
     commit(&project);
     let before = tree(&project);
