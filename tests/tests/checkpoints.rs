@@ -422,7 +422,7 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
             run(&program, &runs, &[&options[..], more].concat());
             (manifest(&latest(&runs).unwrap()), runs)
         };
-        let (expected, runs) = trained("0", &[]);
+        let (expected, runs) = trained("0", &["--prefetch", "2"]);
         let statistics = fs::read(latest(&runs).unwrap().join("statistics.bin")).unwrap();
         let count: usize = replicas.parse().unwrap();
         let per_replica: Vec<&[u8]> = statistics.chunks(statistics.len() / count).collect();

@@ -127,7 +127,7 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
         "infer.inputs",
         "infer.rs",
         "let images = read_idx_file::<3>(path)?;",
-        "let images = read_idx_file::<3>(path).context(\"bad input\").or_else(|_| anyhow::bail!(\"bad input\"))?;",
+        "let images = read_idx_file::<3>(path).or_else(|_| anyhow::bail!(\"bad input\"))?;",
     ),
     (
         "infer.predict",

@@ -107,7 +107,7 @@ fn check_step(job: &Job, expected: &Step) -> Result<()> {
         shuffle: false,
         remainder: Remainder::Keep,
         accumulate: 1,
-        prefetch: 0,
+        prefetch: Some(0),
         training: true,
         augment: None,
     };

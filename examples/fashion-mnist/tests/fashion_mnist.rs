@@ -51,7 +51,7 @@ fn first(
         shuffle: false,
         remainder: Remainder::Keep,
         accumulate,
-        prefetch: 0,
+        prefetch: Some(0),
         training: true,
         augment: None,
     };

@@ -159,7 +159,7 @@ fn batch_options() -> BatchOptions<Example> {
         shuffle: false,
         remainder: Remainder::Keep,
         accumulate: 1,
-        prefetch: 0,
+        prefetch: Some(0),
         training: true,
         augment: None,
     }

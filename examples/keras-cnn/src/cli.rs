@@ -88,9 +88,10 @@ pub struct Args {
     #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub accumulate: usize,
 
-    /// Batches that are read ahead on a thread of their own; 0 reads in the threads of the replicas.
-    #[arg(long, global = true, value_name = "N", default_value_t = 2)]
-    pub prefetch: usize,
+    /// Batches that are read ahead, on threads of their own; 0 reads in the threads of the replicas
+    /// [default: 2, or 0 where there is a replica on the CPU for every core].
+    #[arg(long, global = true, value_name = "N")]
+    pub prefetch: Option<usize>,
 
     /// Show where the time of training went, and write a trace of it.
     #[arg(long, global = true)]

@@ -17,7 +17,7 @@ use crate::{
     dataset::{Batch, Example, Image, prepare},
     distribute::visible_devices,
     model::Model,
-    report::predictions::Predictions,
+    report::predictions::predict_files,
 };
 
 /// Examples that go through the model at once.
@@ -82,19 +82,8 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     let model = checkpoint
         .load_model(Model::new(args.dropout, &device))?
         .valid();
-    Predictions::write_all(options, |output| {
-        for path in &options.files {
-            let inputs = read_inputs(path)?;
-            for (number, examples) in inputs.chunks(BATCH).enumerate() {
-                let predictions = predict_examples(&model, examples, &device)
-                    .with_context(|| format!("cannot predict for {}", path.display()))?;
-                if !output.write(path, number * BATCH, &predictions)? {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    })
+    let predict = |examples: &[Example]| predict_examples(&model, examples, &device);
+    predict_files(options, BATCH, read_inputs, predict)
 }
 
 /// Predicts for `examples`, prepared as those of training are.

@@ -28,7 +28,7 @@ fn predicted(job: &Job, training: bool, seed: u64, batch: usize) -> Result<Vec<V
         shuffle: true,
         remainder: Remainder::Keep,
         accumulate: 1,
-        prefetch: 0,
+        prefetch: Some(0),
         training,
         augment: None,
     };

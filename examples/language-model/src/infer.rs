@@ -15,7 +15,7 @@ use crate::{
     distribute::visible_devices,
     loss::create_loss_objects,
     model::Model,
-    report::predictions::Predictions,
+    report::predictions::predict_files,
 };
 
 /// Examples that go through the model at once.
@@ -72,20 +72,12 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     let device = visible_devices().remove(0);
     let checkpoint = Checkpoints::new(args).find(&options.checkpoint)?;
     let model = checkpoint.load_model(Model::new(args, &device)?)?.valid();
-    Predictions::write_all(options, |output| {
-        for path in &options.files {
-            let inputs = cut(read_inputs(path)?, model.context())
-                .with_context(|| format!("cannot score {}", path.display()))?;
-            for (number, examples) in inputs.chunks(BATCH).enumerate() {
-                let predictions = predict_examples(&model, examples, &device)
-                    .with_context(|| format!("cannot score {}", path.display()))?;
-                if !output.write(path, number * BATCH, &predictions)? {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    })
+    let read = |path: &Path| {
+        cut(read_inputs(path)?, model.context())
+            .with_context(|| format!("cannot predict for {}", path.display()))
+    };
+    let predict = |examples: &[Example]| predict_examples(&model, examples, &device);
+    predict_files(options, BATCH, read, predict)
 }
 
 /// Predicts for `examples`, prepared as those of training are.

@@ -104,7 +104,7 @@ fn batches(job: &Job, parts: usize) -> Result<Vec<PerReplica<Shard<Example>>>> {
         shuffle: false,
         remainder: Remainder::Keep,
         accumulate: parts,
-        prefetch: 0,
+        prefetch: Some(0),
         training: true,
         augment: None,
     };

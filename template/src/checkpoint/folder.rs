@@ -125,8 +125,11 @@ fn sync_folder(folder: &Path) -> Result<()> {
 }
 
 /// A hidden name for unfinished work in the same folder, so that a rename cannot cross disks.
-fn beside(path: &Path) -> Result<PathBuf> {
-    let name = path.file_name().context("the path names no folder")?;
+///
+/// # Errors
+/// The path has no name.
+pub fn beside(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().context("the path has no name")?;
     let name = format!("{TEMPORARY}{}-{}", process::id(), name.to_string_lossy());
     Ok(path.with_file_name(name))
 }

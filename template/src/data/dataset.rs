@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use anyhow::{Result, ensure};
 use rand::seq::SliceRandom;
@@ -160,8 +163,8 @@ pub struct Zip<A, B> {
     first: Shared<A>,
     second: Shared<B>,
     seed: u64,
-    /// The orders of the datasets in the pass that was asked for last.
-    orders: Mutex<Option<(usize, Arc<Orders>)>>,
+    /// The orders of the datasets in the last passes: threads may read on both sides of the end of one.
+    orders: Mutex<VecDeque<(usize, Arc<Orders>)>>,
 }
 
 /// Where the pairs of a pass stand in the two datasets.
@@ -173,27 +176,27 @@ impl<A, B> Zip<A, B> {
             first,
             second,
             seed,
-            orders: Mutex::new(None),
+            orders: Mutex::default(),
         }
     }
 
     fn orders(&self, pass: usize) -> Arc<Orders> {
         let mut last = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((of, orders)) if *of == pass => Arc::clone(orders),
-            _ => {
-                let shuffled = |purpose, len: usize| {
-                    let mut order: Vec<usize> = (0..len).collect();
-                    order.shuffle(&mut stream(purpose, &[self.seed, pass as u64]));
-                    order
-                };
-                let (first, second) = (self.first.len(), self.second.len());
-                let orders =
-                    Arc::new([shuffled("zip first", first), shuffled("zip second", second)]);
-                *last = Some((pass, Arc::clone(&orders)));
-                orders
-            }
+        if let Some((_, orders)) = last.iter().find(|(of, _)| *of == pass) {
+            return Arc::clone(orders);
         }
+        let shuffled = |purpose, len: usize| {
+            let mut order: Vec<usize> = (0..len).collect();
+            order.shuffle(&mut stream(purpose, &[self.seed, pass as u64]));
+            order
+        };
+        let (first, second) = (self.first.len(), self.second.len());
+        let orders = Arc::new([shuffled("zip first", first), shuffled("zip second", second)]);
+        last.push_back((pass, Arc::clone(&orders)));
+        if last.len() > 2 {
+            last.pop_front();
+        }
+        orders
     }
 }
 

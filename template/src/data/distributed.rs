@@ -11,6 +11,9 @@ use super::{
 };
 use crate::distribute::PerReplica;
 
+/// Batches that are read ahead where nobody says how many, as the time that one takes varies.
+const PREFETCH: usize = 2;
+
 /// What becomes of the last batch of an epoch, which may be short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
@@ -36,8 +39,9 @@ pub struct BatchOptions<E> {
     pub remainder: Remainder,
     /// Batches that make one update, at least 1.
     pub accumulate: usize,
-    /// Global batches that a thread reads ahead; with 0 each replica reads when it needs them.
-    pub prefetch: usize,
+    /// Global batches that are read ahead; with 0 each replica reads when it needs them. `None` leaves it
+    /// to the strategy, and is 2 without one.
+    pub prefetch: Option<usize>,
     /// Whether batches are for training: their tensors then record for gradients.
     pub training: bool,
     pub augment: Option<Augment<E>>,
@@ -79,6 +83,8 @@ pub struct DistributedDataset<E> {
     options: BatchOptions<E>,
     replicas: usize,
     local: Range<usize>,
+    /// The threads that read ahead, if any do.
+    readers: usize,
 }
 
 impl<E: Send + 'static> DistributedDataset<E> {
@@ -112,7 +118,14 @@ impl<E: Send + 'static> DistributedDataset<E> {
             options,
             replicas,
             local,
+            readers: 1,
         })
+    }
+
+    /// Reads ahead with up to so many threads, at least one.
+    pub(crate) fn with_readers(self, readers: usize) -> Self {
+        let readers = readers.max(1);
+        DistributedDataset { readers, ..self }
     }
 
     /// The examples before batching.
@@ -155,13 +168,21 @@ impl<E: Send + 'static> DistributedDataset<E> {
     /// batch size: the others come once each. `drawn` were drawn in all epochs before; it counts
     /// where batches run on across the ends of the dataset.
     pub fn epoch_from(&self, epoch: usize, drawn: usize, examples: usize) -> Epoch<E> {
+        let batches = self.batches(epoch, drawn, examples);
+        match self.options.prefetch.unwrap_or(PREFETCH) {
+            0 => Epoch::Direct(batches),
+            depth => Epoch::Ahead(Prefetch::start(batches, depth, self.readers.min(depth))),
+        }
+    }
+
+    fn batches(&self, epoch: usize, drawn: usize, examples: usize) -> Box<Batches<E>> {
         let first = match self.options.remainder {
             // The stream of all passes over the dataset, one after the other, cut into epochs.
             Remainder::Avoid { .. } => drawn,
             Remainder::Keep | Remainder::Drop => (epoch - 1) * self.dataset.len(),
         };
         let end = first + self.examples_per_epoch();
-        let batches = Batches {
+        Box::new(Batches {
             dataset: Arc::clone(&self.dataset),
             options: self.options.clone(),
             replicas: self.replicas,
@@ -171,11 +192,7 @@ impl<E: Send + 'static> DistributedDataset<E> {
             end,
             update: Vec::new().into_iter(),
             order: None,
-        };
-        match self.options.prefetch {
-            0 => Epoch::Direct(Box::new(batches)),
-            depth => Epoch::Ahead(Prefetch::start(batches, depth)),
-        }
+        })
     }
 }
 
@@ -288,7 +305,15 @@ impl<E> Iterator for Batches<E> {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread::sleep, time::Duration};
+    use std::{
+        cell::RefCell,
+        sync::{
+            Condvar, Mutex,
+            mpsc::{RecvTimeoutError, Sender, channel},
+        },
+        thread::sleep,
+        time::Duration,
+    };
 
     use anyhow::bail;
     use rand::RngExt;
@@ -317,7 +342,7 @@ mod tests {
             shuffle: true,
             remainder: Remainder::Keep,
             accumulate: 1,
-            prefetch: 0,
+            prefetch: None,
             training: true,
             augment: None,
         }
@@ -516,7 +541,7 @@ mod tests {
 
     fn slow(prefetch: usize) -> DistributedDataset<usize> {
         let options = BatchOptions {
-            prefetch,
+            prefetch: Some(prefetch),
             shuffle: false,
             ..options(2)
         };
@@ -526,10 +551,47 @@ mod tests {
     #[test]
     fn reading_ahead_keeps_the_order() {
         assert_eq!(whole(slow(3).epoch(1)), whole(slow(0).epoch(1)));
+        let by_several = slow(5).with_readers(4);
+        assert_eq!(whole(by_several.epoch(1)), whole(slow(0).epoch(1)));
         assert_eq!(
             whole(slow(1).epoch_from(1, 0, 10)),
             whole(slow(0).epoch_from(1, 0, 10))
         );
+    }
+
+    /// Counts reads that have begun, and waits for a second one.
+    #[derive(Default)]
+    struct ReadTogether(Mutex<usize>, Condvar);
+
+    impl Dataset for ReadTogether {
+        type Example = usize;
+
+        fn len(&self) -> usize {
+            2
+        }
+
+        fn get(&self, index: usize) -> Result<usize> {
+            let ReadTogether(readers, joined) = self;
+            *readers.lock().unwrap() += 1;
+            joined.notify_all();
+            let (limit, alone) = (Duration::from_secs(30), |readers: &mut _| *readers < 2);
+            let waited = joined.wait_timeout_while(readers.lock().unwrap(), limit, alone);
+            ensure!(!waited.unwrap().1.timed_out(), "nobody else reads");
+            Ok(index)
+        }
+    }
+
+    #[test]
+    fn batches_are_read_at_once() {
+        let options = BatchOptions {
+            shuffle: false,
+            ..options(1)
+        };
+        let data = Arc::new(ReadTogether::default());
+        let data = DistributedDataset::new(data, options, 1, 0..1).unwrap();
+        let shards = data.with_readers(2).epoch(1).flatten();
+        let examples = shards.map(|shard| shard.examples().unwrap());
+        assert_eq!(examples.collect::<Vec<_>>(), [[0], [1]]);
     }
 
     #[test]
@@ -553,31 +615,44 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_is_left_early_ends_its_thread() {
-        let options = BatchOptions {
-            prefetch: 1,
-            ..options(1)
-        };
-        let dataset: Shared<usize> = Arc::new(Numbers(1_000_000));
-        let data = DistributedDataset::new(Arc::clone(&dataset), options, 1, 0..1).unwrap();
+    fn an_epoch_that_is_left_early_ends_its_threads() {
+        let (sender, threads) = channel();
+        let data = DistributedDataset::new(Arc::new(Watched(sender)), options(1), 1, 0..1);
+        let data = data.unwrap().with_readers(2);
         let mut epoch = data.epoch(1);
-        epoch.next().unwrap();
-        drop((epoch, data));
-        // The thread holds the dataset as long as it runs.
-        for _ in 0..1_000 {
-            if Arc::strong_count(&dataset) == 1 {
-                return;
-            }
-            sleep(Duration::from_millis(1));
+        for _ in 0..100 {
+            epoch.next().unwrap();
         }
-        panic!("the thread still runs");
+        drop((epoch, data));
+        let ended = threads.recv_timeout(Duration::from_secs(30));
+        assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "one still runs");
+    }
+
+    /// Every thread that reads it keeps the sender until it ends.
+    struct Watched(Sender<()>);
+
+    thread_local! {
+        static KEPT: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
+    }
+
+    impl Dataset for Watched {
+        type Example = usize;
+
+        fn len(&self) -> usize {
+            1_000_000
+        }
+
+        fn get(&self, index: usize) -> Result<usize> {
+            KEPT.set(Some(self.0.clone()));
+            Ok(index)
+        }
     }
 
     #[test]
     fn augmentation_depends_on_the_pass_and_not_on_replicas_or_batches() {
         let augmented = |replicas: usize, batch: usize, prefetch: usize, epoch: usize| {
             let options = BatchOptions {
-                prefetch,
+                prefetch: Some(prefetch),
                 shuffle: false,
                 augment: Some(Arc::new(|example, random: &mut StdRng| {
                     Ok(example * 1_000 + random.random_range(0..1_000))

@@ -1,6 +1,10 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -30,6 +34,14 @@ pub(super) struct Place {
     pub pass: usize,
     /// In the endless stream of passes; no two examples that are drawn share it.
     pub position: usize,
+}
+
+/// The nanoseconds that replicas of this process spent reading examples, as nothing read them ahead.
+static READING: AtomicU64 = AtomicU64::new(0);
+
+/// How long replicas have read examples themselves since the last call, added up over them.
+pub(crate) fn take_reading_time() -> Duration {
+    Duration::from_nanos(READING.swap(0, Ordering::Relaxed))
 }
 
 /// A replica's share of a global batch.
@@ -112,7 +124,13 @@ impl<E> Shard<E> {
     pub fn examples(mut self) -> Result<Vec<E>> {
         match self.examples.take() {
             Some(examples) => examples,
-            None => self.read(),
+            None => {
+                let started = Instant::now();
+                let examples = self.read();
+                let nanoseconds = started.elapsed().as_nanos() as u64;
+                READING.fetch_add(nanoseconds, Ordering::Relaxed);
+                examples
+            }
         }
     }
 

@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        data::BatchInfo,
+        data::{BatchInfo, BatchOptions, Dataset, Epoch, Remainder},
         distribute::{ReduceOp, scale_regularization_loss},
     };
 
@@ -93,6 +93,43 @@ mod tests {
         });
         let together = together.unwrap().into_iter().next();
         assert_eq!(together, Some(true), "one after the other, on one thread");
+    }
+
+    struct Numbers;
+
+    impl Dataset for Numbers {
+        type Example = usize;
+
+        fn len(&self) -> usize {
+            9
+        }
+
+        fn get(&self, index: usize) -> Result<usize> {
+            Ok(index)
+        }
+    }
+
+    fn reads_ahead(replicas: usize, prefetch: Option<usize>) -> bool {
+        let options = BatchOptions {
+            global_batch_size: 3,
+            seed: 1,
+            shuffle: false,
+            remainder: Remainder::Keep,
+            accumulate: 1,
+            prefetch,
+            training: true,
+            augment: None,
+        };
+        let data = mirrored(replicas).distribute_dataset(Arc::new(Numbers), options);
+        matches!(data.unwrap().epoch(1), Epoch::Ahead(_))
+    }
+
+    #[test]
+    fn no_reader_takes_the_core_of_a_replica_unless_told_to() {
+        let cores = available_parallelism().map_or(1, usize::from);
+        assert!(!reads_ahead(cores, None) && !reads_ahead(cores + 1, None));
+        assert!(cores == 1 || reads_ahead(cores - 1, None));
+        assert!(reads_ahead(cores, Some(2)) && !reads_ahead(1, Some(0)));
     }
 
     #[test]

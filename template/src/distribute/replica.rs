@@ -263,6 +263,8 @@ pub struct ReplicaThreads {
     first_rank: usize,
     jobs: Vec<Sender<Job>>,
     ops: Arc<dyn CrossDeviceOps>,
+    spare_cores: usize,
+    reads_ahead: bool,
 }
 
 impl ReplicaThreads {
@@ -317,6 +319,10 @@ impl ReplicaThreads {
         ops: Arc<dyn CrossDeviceOps>,
     ) -> Result<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
+        let spare_cores = spare_cores(cores, places.len(), part.sharing_cores);
+        let on_cpu = |(device, _): &(Device, _)| *device == Device::flex();
+        // Who reads ahead would take the core of a replica, and all others would wait for that one.
+        let reads_ahead = spare_cores > 0 || !places.iter().all(on_cpu);
         let of_all = (cores * places.len() / part.sharing_cores).max(1);
         let shared_update = SharedUpdate::start(&places, of_all)?.map(Arc::new);
         let cores = (cores / part.sharing_cores).max(1);
@@ -345,7 +351,19 @@ impl ReplicaThreads {
             first_rank: part.first_rank,
             jobs,
             ops,
+            spare_cores,
+            reads_ahead,
         })
+    }
+
+    /// This process's share of the cores that are more than there are replicas, on GPUs or not.
+    pub fn spare_cores(&self) -> usize {
+        self.spare_cores
+    }
+
+    /// Whether batches are read ahead where nobody says so.
+    pub fn reads_ahead(&self) -> bool {
+        self.reads_ahead
     }
 
     pub fn len(&self) -> usize {
@@ -469,6 +487,11 @@ impl ReplicaThreads {
     }
 }
 
+/// The share of `replicas` in the cores that are left over when all of `sharing_cores` have one.
+fn spare_cores(cores: usize, replicas: usize, sharing_cores: usize) -> usize {
+    cores.saturating_sub(sharing_cores) * replicas / sharing_cores
+}
+
 /// Starts the thread of a replica, which works on its jobs until the strategy is dropped.
 fn start_thread(
     rank: usize,
@@ -547,4 +570,18 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_share_the_cores_that_are_left_over() {
+        assert_eq!(spare_cores(8, 2, 2), 6);
+        // Two processes with 2 replicas each.
+        assert_eq!(spare_cores(8, 2, 4), 2);
+        assert_eq!(spare_cores(8, 8, 8), 0);
+        assert_eq!(spare_cores(2, 3, 3), 0);
+    }
 }

@@ -211,15 +211,21 @@ impl dyn Strategy {
     ) -> Result<DistributedDataset<E>> {
         let examples = [("the number of examples", dataset.len().to_string())];
         ensure_equal(self.workers(), &examples)?;
+        if !self.replicas().reads_ahead() {
+            options.prefetch = options.prefetch.or(Some(0));
+        }
+        let readers = self.replicas().spare_cores();
         if self.is_asynchronous() && options.training {
             // Who of several processes computes a batch shows late, and only that one reads it.
             if self.workers().count() > 1 {
-                options.prefetch = 0;
+                options.prefetch = Some(0);
             }
-            return DistributedDataset::new(dataset, options, 1, 0..1);
+            let data = DistributedDataset::new(dataset, options, 1, 0..1)?;
+            return Ok(data.with_readers(readers));
         }
         let local = self.replicas().ranks();
-        DistributedDataset::new(dataset, options, self.num_replicas(), local)
+        let data = DistributedDataset::new(dataset, options, self.num_replicas(), local)?;
+        Ok(data.with_readers(readers))
     }
 
     /// What replicas exchange values through.

@@ -1,4 +1,4 @@
-//! [`super::gelu`] on Burn's CPU backend.
+//! [`super::gelu()`] on Burn's CPU backend.
 
 use burn::{backend::flex::FlexTensor, tensor::Tensor};
 use rayon::prelude::*;

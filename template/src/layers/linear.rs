@@ -1,4 +1,4 @@
-//! [`super::linear`] on Burn's CPU backend.
+//! [`super::linear()`] on Burn's CPU backend.
 
 use std::array;
 

@@ -59,7 +59,7 @@ pub struct Piece {
 
 /// Gradients of the parameters, to which each group of images adds.
 pub struct Gradients {
-    /// As [`Convolution::weight_index`] has it, or empty where it is not wanted.
+    /// As [`Convolution::weight_gradient`] takes it, or empty where it is not wanted.
     pub weight: Vec<f32>,
     /// `[outputs]`, or empty.
     pub bias: Vec<f32>,

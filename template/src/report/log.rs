@@ -58,7 +58,7 @@ pub struct Line<'a> {
     pub step: usize,
     pub metrics: &'a [MergedMetric],
     pub seconds: f64,
-    /// Of these, those in which the replicas waited for batches.
+    /// Of these, those in which the replicas waited for batches, or read examples themselves, in the mean.
     pub data_seconds: f64,
 }
 

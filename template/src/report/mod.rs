@@ -27,6 +27,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     checkpoint::Progress,
     cli::Args,
+    data::take_reading_time,
     dataset::{Examples, picture},
     distribute::{Losses, MergedMetric},
     globals::{self, Split},
@@ -247,6 +248,7 @@ impl Report {
 
     /// Begins a split of `steps` steps.
     pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
+        take_reading_time();
         // Indicatif draws nothing where the output is not a terminal.
         let target = match self.speaks {
             true => ProgressDrawTarget::stderr(),
@@ -284,10 +286,11 @@ impl Report {
     /// # Errors
     /// The log cannot be written.
     pub fn end(&mut self, step: usize, metrics: &[MergedMetric]) -> Result<()> {
-        let Some(current) = self.current.take() else {
+        let Some(mut current) = self.current.take() else {
             return Ok(());
         };
         current.bar.finish_and_clear();
+        current.waited += take_reading_time() / globals::strategy()?.replicas().len() as u32;
         if !self.speaks {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! What `infer` writes.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufWriter, ErrorKind, Write},
     path::Path,
 };
@@ -10,7 +10,35 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{Format, Infer};
+use crate::{
+    checkpoint::beside,
+    cli::{Format, Infer},
+};
+
+/// Reads each of the files that `options` name, predicts for up to `batch` of its examples at once, and
+/// writes the predictions, until nobody reads them any more.
+///
+/// # Errors
+/// That of `read`; that of `predict`, with the file; or the output cannot be written.
+pub fn predict_files<E, P: Serialize>(
+    options: &Infer,
+    batch: usize,
+    read: impl Fn(&Path) -> Result<Vec<E>>,
+    predict: impl Fn(&[E]) -> Result<Vec<P>>,
+) -> Result<()> {
+    Predictions::write_all(options, |output| {
+        for path in &options.files {
+            for (number, examples) in read(path)?.chunks(batch).enumerate() {
+                let predictions = predict(examples)
+                    .with_context(|| format!("cannot predict for {}", path.display()))?;
+                if !output.write(path, number * batch, &predictions)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    })
+}
 
 /// Predictions on their way to a file or the standard output, one a row or line.
 pub struct Predictions {
@@ -26,21 +54,20 @@ enum Output {
 }
 
 impl Predictions {
-    /// Gives `predict` what writes to where `options` say, in their format.
+    /// Gives `predict` what writes to where `options` say, in their format. A file is whole or what it was.
     ///
     /// # Errors
     /// That of `predict`, or the output cannot be written.
     pub fn write_all(options: &Infer, predict: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let output: Box<dyn Write> = match &options.output {
-            None => Box::new(io::stdout()),
-            Some(path) => {
-                let file = File::create(path);
-                Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
-            }
+        let write_to = |output: Box<dyn Write>| {
+            let mut predictions = Self::to(output, options.format);
+            predict(&mut predictions)?;
+            predictions.flush()
         };
-        let mut predictions = Self::to(output, options.format);
-        predict(&mut predictions)?;
-        predictions.flush()
+        match &options.output {
+            None => write_to(Box::new(io::stdout())),
+            Some(path) => write_file(path, write_to),
+        }
     }
 
     fn to(output: Box<dyn Write>, format: Format) -> Self {
@@ -104,6 +131,38 @@ impl Predictions {
     }
 }
 
+/// Gives `write_to` a file that takes the place of `path` when it is whole; what is there and is no file, as
+/// a pipe, is written to as it is.
+fn write_file(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<()>) -> Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    if fs::symlink_metadata(path).is_ok() && !path.is_file() {
+        return write_to(Box::new(File::create(path).with_context(cannot)?));
+    }
+    // A link stays one.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let temporary = beside(&target).with_context(cannot)?;
+    let file = File::create_new(&temporary).with_context(cannot)?;
+    let on_disk = file.try_clone().with_context(cannot)?;
+    let written = write_to(Box::new(file)).and_then(|()| {
+        let replaced = on_disk.sync_all();
+        let replaced = replaced.and_then(|()| replace(&target, &temporary));
+        replaced.with_context(cannot)
+    });
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Puts `new` in the place of `old`, to be read by whom that could be read by.
+fn replace(old: &Path, new: &Path) -> io::Result<()> {
+    if let Ok(metadata) = fs::metadata(old) {
+        fs::set_permissions(new, metadata.permissions())?;
+    }
+    fs::rename(new, old)
+}
+
 fn io_error(error: csv::Error) -> io::Error {
     let text = error.to_string();
     match error.into_kind() {
@@ -133,8 +192,7 @@ fn cell(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
+    use anyhow::ensure;
     use clap::Parser;
 
     use super::*;
@@ -151,36 +209,66 @@ mod tests {
         share: 0.5,
     };
 
-    fn written(format: &str) -> String {
-        let folder = tempfile::tempdir().unwrap();
-        let output = folder.path().join("predictions");
-        let to = output.to_str().unwrap();
-        let args = ["test", "infer", "x", "--format", format, "--output", to];
+    /// What predictions for the files `x` and `y`, of 3 examples and 1, are written to `output` as: two at
+    /// once, or none where `y` is damaged.
+    fn predict(output: &Path, format: &str, y_is_damaged: bool) -> Result<String> {
+        let infer = ["test", "infer", "x", "y", "--format", format, "--output"];
+        let args = [&infer[..], &[output.to_str().unwrap()]].concat();
         let Some(Command::Infer(options)) = Args::parse_from(args).command else {
             panic!("another command");
         };
-        Predictions::write_all(&options, |predictions| {
-            assert!(predictions.write(Path::new("x"), 0, &[PREDICTION, PREDICTION])?);
-            assert!(predictions.write(Path::new("y"), 7, &[PREDICTION])?);
-            Ok(())
-        })
-        .unwrap();
-        fs::read_to_string(output).unwrap()
+        let read = |path: &Path| match path == Path::new("x") {
+            true => Ok(vec![1, 2, 3]),
+            false => Ok(vec![if y_is_damaged { 0 } else { 4 }]),
+        };
+        let predict = |examples: &[i32]| {
+            ensure!(examples.len() <= 2 && examples[0] > 0, "it is damaged");
+            Ok(vec![PREDICTION; examples.len()])
+        };
+        predict_files(&options, 2, read, predict)?;
+        Ok(fs::read_to_string(output)?)
     }
 
     #[test]
     fn rows_have_a_header_and_lines_have_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = |format| predict(&folder.path().join("new"), format, false).unwrap();
         let rows = [
             "file,index,name,share",
             "x,0,\"a, b\",0.5",
             "x,1,\"a, b\",0.5",
-            "y,7,\"a, b\",0.5",
+            "x,2,\"a, b\",0.5",
+            "y,0,\"a, b\",0.5",
         ];
         assert_eq!(written("csv").lines().collect::<Vec<_>>(), rows);
-        let lines = [("x", 0), ("x", 1), ("y", 7)].map(|(file, index)| {
+        let lines = [("x", 0), ("x", 1), ("x", 2), ("y", 0)].map(|(file, index)| {
             format!("{{\"file\":\"{file}\",\"index\":{index},\"name\":\"a, b\",\"share\":0.5}}")
         });
         assert_eq!(written("jsonl").lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
+    fn a_failure_leaves_the_file_that_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("predictions.csv");
+        fs::write(&output, "of yesterday").unwrap();
+        let error = predict(&output, "csv", true).unwrap_err();
+        assert_eq!(format!("{error:#}"), "cannot predict for y: it is damaged");
+        assert_eq!(fs::read_to_string(&output).unwrap(), "of yesterday");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_lead_on_and_devices_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let [output, link] = ["predictions.csv", "link"].map(|name| folder.path().join(name));
+        fs::write(&output, "of yesterday").unwrap();
+        std::os::unix::fs::symlink(&output, &link).unwrap();
+        let written = predict(&link, "csv", false).unwrap();
+        assert_eq!(written, fs::read_to_string(&output).unwrap());
+        assert!(link.is_symlink());
+        assert_eq!(predict(Path::new("/dev/null"), "csv", false).unwrap(), "");
     }
 
     /// Fails as a pipe that nobody reads, or as a full disk.

@@ -105,7 +105,7 @@ impl Job {
             shuffle: false,
             remainder: Remainder::Keep,
             accumulate: 1,
-            prefetch: 0,
+            prefetch: Some(0),
             training: true,
             augment: None,
         };

@@ -137,7 +137,7 @@ fn accumulated(batch: usize, accumulate: usize) -> Result<Vec<Update>> {
             shuffle: false,
             remainder: Remainder::Keep,
             accumulate,
-            prefetch: 0,
+            prefetch: Some(0),
             training: true,
             augment: None,
         };

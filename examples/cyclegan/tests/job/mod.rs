@@ -55,7 +55,7 @@ pub fn in_one_batch(examples: &Examples) -> BatchOptions<Example> {
         shuffle: false,
         remainder: Remainder::Keep,
         accumulate: 1,
-        prefetch: 0,
+        prefetch: Some(0),
         training: true,
         augment: None,
     }
