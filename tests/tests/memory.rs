@@ -27,6 +27,8 @@ fn ten_thousand_steps_need_no_more_memory_than_one_thousand() {
         "1000",
         "--batch-size",
         "2",
+        "--prefetch",
+        "2",
     ];
     let mut child = Command::new(project.build())
         .args(options)

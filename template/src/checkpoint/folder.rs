@@ -125,11 +125,8 @@ fn sync_folder(folder: &Path) -> Result<()> {
 }
 
 /// A hidden name for unfinished work in the same folder, so that a rename cannot cross disks.
-///
-/// # Errors
-/// The path has no name.
-pub fn beside(path: &Path) -> Result<PathBuf> {
-    let name = path.file_name().context("the path has no name")?;
+fn beside(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().context("the path names no folder")?;
     let name = format!("{TEMPORARY}{}-{}", process::id(), name.to_string_lossy());
     Ok(path.with_file_name(name))
 }

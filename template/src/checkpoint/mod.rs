@@ -20,7 +20,6 @@ use anyhow::{Context, Result, bail, ensure};
 use indexmap::IndexMap;
 
 pub use folder::Files;
-pub(crate) use folder::beside;
 pub use manifest::{Manifest, Progress};
 
 use crate::{

@@ -22,5 +22,4 @@ pub use idx::{Idx, read_idx, read_idx_file};
 #[cfg(feature = "image-folder")]
 pub use image_folder::{ImageFolder, Picture};
 pub use random::stream;
-pub(crate) use shard::take_reading_time;
 pub use shard::{Collate, Shard};

@@ -66,9 +66,9 @@ impl<E> Iterator for Prefetch<E> {
     type Item = Shards<E>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let shards = self.ahead.pop_front()?.recv();
+        let next = self.ahead.pop_front()?;
         self.plan();
-        Some(shards.expect("its threads live as long as it does"))
+        Some(next.recv().expect("its threads live as long as it does"))
     }
 }
 

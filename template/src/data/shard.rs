@@ -1,10 +1,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Instant,
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -34,14 +31,6 @@ pub(super) struct Place {
     pub pass: usize,
     /// In the endless stream of passes; no two examples that are drawn share it.
     pub position: usize,
-}
-
-/// The nanoseconds that replicas of this process spent reading examples, as nothing read them ahead.
-static READING: AtomicU64 = AtomicU64::new(0);
-
-/// How long replicas have read examples themselves since the last call, added up over them.
-pub(crate) fn take_reading_time() -> Duration {
-    Duration::from_nanos(READING.swap(0, Ordering::Relaxed))
 }
 
 /// A replica's share of a global batch.
@@ -124,13 +113,7 @@ impl<E> Shard<E> {
     pub fn examples(mut self) -> Result<Vec<E>> {
         match self.examples.take() {
             Some(examples) => examples,
-            None => {
-                let started = Instant::now();
-                let examples = self.read();
-                let nanoseconds = started.elapsed().as_nanos() as u64;
-                READING.fetch_add(nanoseconds, Ordering::Relaxed);
-                examples
-            }
+            None => self.read(),
         }
     }
 
@@ -151,7 +134,11 @@ impl<E> Shard<E> {
         let _data = span(Phase::Data);
         let (replica, training) = (replica_context()?, self.training);
         replica.begin_batch(self.info);
+        let (reads_now, started) = (self.examples.is_none(), Instant::now());
         let mut examples = self.examples()?;
+        if reads_now {
+            replica.add_reading_time(started.elapsed());
+        }
         let (len, parts) = (examples.len(), parts.min(examples.len()));
         replica.begin_parts(parts.max(1));
         let device = match training {

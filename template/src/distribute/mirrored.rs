@@ -44,14 +44,18 @@ impl Strategy for MirroredStrategy {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc::channel, thread::available_parallelism, time::Duration};
+    use std::{
+        sync::mpsc::channel,
+        thread::{available_parallelism, sleep},
+        time::Duration,
+    };
 
     use anyhow::bail;
     use burn::tensor::Tensor;
 
     use super::*;
     use crate::{
-        data::{BatchInfo, BatchOptions, Dataset, Epoch, Remainder},
+        data::{BatchInfo, BatchOptions, Collate, Dataset, Epoch, Remainder, Shard},
         distribute::{ReduceOp, scale_regularization_loss},
     };
 
@@ -95,6 +99,9 @@ mod tests {
         assert_eq!(together, Some(true), "one after the other, on one thread");
     }
 
+    /// What an example takes to read.
+    const READ: Duration = Duration::from_millis(2);
+
     struct Numbers;
 
     impl Dataset for Numbers {
@@ -105,11 +112,22 @@ mod tests {
         }
 
         fn get(&self, index: usize) -> Result<usize> {
+            sleep(READ);
             Ok(index)
         }
     }
 
-    fn reads_ahead(replicas: usize, prefetch: Option<usize>) -> bool {
+    struct Batch;
+
+    impl Collate for Batch {
+        type Example = usize;
+
+        fn collate(_: Vec<usize>, _: &Device) -> Result<Self> {
+            Ok(Batch)
+        }
+    }
+
+    fn distribute(strategy: &Arc<dyn Strategy>, prefetch: Option<usize>) -> Epoch<usize> {
         let options = BatchOptions {
             global_batch_size: 3,
             seed: 1,
@@ -120,8 +138,31 @@ mod tests {
             training: true,
             augment: None,
         };
-        let data = mirrored(replicas).distribute_dataset(Arc::new(Numbers), options);
-        matches!(data.unwrap().epoch(1), Epoch::Ahead(_))
+        let data = strategy.distribute_dataset(Arc::new(Numbers), options);
+        data.unwrap().epoch(1)
+    }
+
+    fn reads_ahead(replicas: usize, prefetch: Option<usize>) -> bool {
+        let batches = distribute(&mirrored(replicas), prefetch);
+        matches!(batches, Epoch::Ahead(_))
+    }
+
+    #[test]
+    fn the_time_that_replicas_read_is_known() {
+        let reading_time = |prefetch| {
+            let strategy = mirrored(2);
+            for shards in distribute(&strategy, Some(prefetch)) {
+                let load = |shard: Shard<usize>, _: &_| shard.load::<Batch>();
+                strategy.replicas().run(shards, load).unwrap();
+            }
+            let time = strategy.replicas().take_reading_time();
+            assert_eq!(strategy.replicas().take_reading_time(), Duration::ZERO);
+            time
+        };
+        assert_eq!(reading_time(2), Duration::ZERO);
+        // Of 9 examples, shared by two.
+        let (time, expected) = (reading_time(0), READ * 9 / 2);
+        assert!(time >= expected, "{time:?} and not {expected:?}");
     }
 
     #[test]

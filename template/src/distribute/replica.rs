@@ -6,9 +6,11 @@ use std::{
     rc::Rc,
     sync::{
         Arc,
+        atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -59,6 +61,8 @@ pub struct ReplicaContext {
     parts: Cell<usize>,
     /// Whether dropout drops anything while training.
     dropout: Cell<bool>,
+    /// Nanoseconds that replicas of this process spent reading examples, as nothing had read them ahead.
+    reading: Arc<AtomicU64>,
 }
 
 thread_local! {
@@ -185,6 +189,11 @@ impl ReplicaContext {
         self.batch.set(Some(batch));
     }
 
+    pub(crate) fn add_reading_time(&self, time: Duration) {
+        let nanoseconds = time.as_nanos() as u64;
+        self.reading.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
     pub(crate) fn begin_parts(&self, parts: usize) {
         self.parts.set(parts);
     }
@@ -265,6 +274,7 @@ pub struct ReplicaThreads {
     ops: Arc<dyn CrossDeviceOps>,
     spare_cores: usize,
     reads_ahead: bool,
+    reading: Arc<AtomicU64>,
 }
 
 impl ReplicaThreads {
@@ -319,10 +329,18 @@ impl ReplicaThreads {
         ops: Arc<dyn CrossDeviceOps>,
     ) -> Result<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let spare_cores = spare_cores(cores, places.len(), part.sharing_cores);
-        let on_cpu = |(device, _): &(Device, _)| *device == Device::flex();
-        // Who reads ahead would take the core of a replica, and all others would wait for that one.
-        let reads_ahead = spare_cores > 0 || !places.iter().all(on_cpu);
+        let stages = |pipeline: &Pipeline| pipeline.devices().len();
+        let threads = places
+            .iter()
+            .map(|(_, pipeline)| pipeline.as_ref().map_or(1, stages));
+        let spare_cores = spare_cores(cores, threads.sum(), part.sharing_cores);
+        // Who reads ahead would take the core of a replica, and all others would wait for that one. A stage
+        // often waits anyway, and a GPU's thread.
+        let mut computing = places
+            .iter()
+            .map(|(device, pipeline)| *device == Device::flex() && pipeline.is_none());
+        let reads_ahead = spare_cores > 0 || !computing.all(|computing| computing);
+        let reading = Arc::new(AtomicU64::new(0));
         let of_all = (cores * places.len() / part.sharing_cores).max(1);
         let shared_update = SharedUpdate::start(&places, of_all)?.map(Arc::new);
         let cores = (cores / part.sharing_cores).max(1);
@@ -330,6 +348,7 @@ impl ReplicaThreads {
         for (place, (device, pipeline)) in places.into_iter().enumerate() {
             let rank = part.first_rank + place;
             let (ops, shared_update) = (Arc::clone(&ops), shared_update.clone());
+            let reading = Arc::clone(&reading);
             let context = move || ReplicaContext {
                 role: part.role,
                 rank,
@@ -344,6 +363,7 @@ impl ReplicaThreads {
                 pipeline,
                 parts: Cell::new(1),
                 dropout: Cell::new(true),
+                reading,
             };
             jobs.push(start_thread(rank, cores, context)?);
         }
@@ -353,10 +373,11 @@ impl ReplicaThreads {
             ops,
             spare_cores,
             reads_ahead,
+            reading,
         })
     }
 
-    /// This process's share of the cores that are more than there are replicas, on GPUs or not.
+    /// This process's share of the cores that are more than replicas, on GPUs or not, and stages.
     pub fn spare_cores(&self) -> usize {
         self.spare_cores
     }
@@ -364,6 +385,12 @@ impl ReplicaThreads {
     /// Whether batches are read ahead where nobody says so.
     pub fn reads_ahead(&self) -> bool {
         self.reads_ahead
+    }
+
+    /// How long replicas have read examples themselves since the last call, in the mean.
+    pub fn take_reading_time(&self) -> Duration {
+        let all = Duration::from_nanos(self.reading.swap(0, Ordering::Relaxed));
+        all / self.jobs.len() as u32
     }
 
     pub fn len(&self) -> usize {
@@ -487,9 +514,9 @@ impl ReplicaThreads {
     }
 }
 
-/// The share of `replicas` in the cores that are left over when all of `sharing_cores` have one.
-fn spare_cores(cores: usize, replicas: usize, sharing_cores: usize) -> usize {
-    cores.saturating_sub(sharing_cores) * replicas / sharing_cores
+/// The share of `threads` in the cores that are left over when all of `sharing_cores` have one.
+fn spare_cores(cores: usize, threads: usize, sharing_cores: usize) -> usize {
+    cores.saturating_sub(sharing_cores) * threads / sharing_cores
 }
 
 /// Starts the thread of a replica, which works on its jobs until the strategy is dropped.

@@ -27,7 +27,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     checkpoint::Progress,
     cli::Args,
-    data::take_reading_time,
     dataset::{Examples, picture},
     distribute::{Losses, MergedMetric},
     globals::{self, Split},
@@ -248,7 +247,6 @@ impl Report {
 
     /// Begins a split of `steps` steps.
     pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
-        take_reading_time();
         // Indicatif draws nothing where the output is not a terminal.
         let target = match self.speaks {
             true => ProgressDrawTarget::stderr(),
@@ -290,7 +288,7 @@ impl Report {
             return Ok(());
         };
         current.bar.finish_and_clear();
-        current.waited += take_reading_time() / globals::strategy()?.replicas().len() as u32;
+        current.waited += globals::strategy()?.replicas().take_reading_time();
         if !self.speaks {
             return Ok(());
         }

@@ -9,11 +9,9 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tempfile::{Builder, NamedTempFile};
 
-use crate::{
-    checkpoint::beside,
-    cli::{Format, Infer},
-};
+use crate::cli::{Format, Infer};
 
 /// Reads each of the files that `options` name, predicts for up to `batch` of its examples at once, and
 /// writes the predictions, until nobody reads them any more.
@@ -131,36 +129,50 @@ impl Predictions {
     }
 }
 
-/// Gives `write_to` a file that takes the place of `path` when it is whole; what is there and is no file, as
-/// a pipe, is written to as it is.
+/// Gives `write_to` a file that takes the place of `path` when it is whole; a pipe or a device is written to
+/// as it is.
 fn write_file(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<()>) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
-    if fs::symlink_metadata(path).is_ok() && !path.is_file() {
-        return write_to(Box::new(File::create(path).with_context(cannot)?));
+    let is_new = !path.exists();
+    // What cannot be written is told before anything is predicted.
+    let mut options = File::options();
+    let old = options.write(true).create(true).truncate(false).open(path);
+    let old = old.with_context(cannot)?;
+    if !old.metadata().with_context(cannot)?.is_file() {
+        return write_to(Box::new(old));
     }
+    drop(old);
     // A link stays one.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let temporary = beside(&target).with_context(cannot)?;
-    let file = File::create_new(&temporary).with_context(cannot)?;
-    let on_disk = file.try_clone().with_context(cannot)?;
-    let written = write_to(Box::new(file)).and_then(|()| {
-        let replaced = on_disk.sync_all();
-        let replaced = replaced.and_then(|()| replace(&target, &temporary));
-        replaced.with_context(cannot)
-    });
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
+    let path = fs::canonicalize(path).with_context(cannot)?;
+    let aside = aside(&path).with_context(cannot)?;
+    let output = aside.reopen().with_context(cannot)?;
+    let written = write_to(Box::new(output));
+    let written = written.and_then(|()| replace(&path, aside).with_context(cannot));
+    if written.is_err() && is_new {
+        // It is empty; the first error is the one to report.
+        let _ = fs::remove_file(&path);
     }
     written
 }
 
-/// Puts `new` in the place of `old`, to be read by whom that could be read by.
-fn replace(old: &Path, new: &Path) -> io::Result<()> {
-    if let Ok(metadata) = fs::metadata(old) {
-        fs::set_permissions(new, metadata.permissions())?;
+/// A file beside that of `path`, or elsewhere if the folder takes no more files.
+fn aside(path: &Path) -> io::Result<NamedTempFile> {
+    let mut hidden = Builder::new();
+    hidden.prefix(".tmp-");
+    let folder = path.parent().unwrap_or(path);
+    hidden.tempfile_in(folder).or_else(|_| hidden.tempfile())
+}
+
+/// Puts `new` in the place of `old`, with its permissions.
+fn replace(old: &Path, new: NamedTempFile) -> io::Result<()> {
+    new.as_file()
+        .set_permissions(fs::metadata(old)?.permissions())?;
+    new.as_file().sync_all()?;
+    match new.persist(old) {
+        Ok(_) => Ok(()),
+        // It has no folder of its own, as where a file alone is mounted.
+        Err(failed) => fs::copy(failed.file.path(), old).map(drop),
     }
-    fs::rename(new, old)
 }
 
 fn io_error(error: csv::Error) -> io::Error {
