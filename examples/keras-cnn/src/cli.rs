@@ -89,7 +89,7 @@ pub struct Args {
     pub accumulate: usize,
 
     /// Batches that are read ahead, on threads of their own; 0 reads in the threads of the replicas
-    /// [default: 2, or 0 where there is a replica on the CPU for every core].
+    /// [default: 2, or 0 where there is a replica on the CPU, with the whole model, for every core].
     #[arg(long, global = true, value_name = "N")]
     pub prefetch: Option<usize>,
 

@@ -1,8 +1,8 @@
 //! What `infer` writes.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufWriter, ErrorKind, Write},
+    fs::{self, File, Permissions},
+    io::{self, BufWriter, ErrorKind, Seek, Write},
     path::Path,
 };
 
@@ -52,7 +52,8 @@ enum Output {
 }
 
 impl Predictions {
-    /// Gives `predict` what writes to where `options` say, in their format. A file is whole or what it was.
+    /// Gives `predict` what writes to where `options` say, in their format. A failure leaves a file what it
+    /// was.
     ///
     /// # Errors
     /// That of `predict`, or the output cannot be written.
@@ -138,21 +139,19 @@ fn write_file(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<()>) 
     let mut options = File::options();
     let old = options.write(true).create(true).truncate(false).open(path);
     let old = old.with_context(cannot)?;
-    if !old.metadata().with_context(cannot)?.is_file() {
+    let metadata = old.metadata().with_context(cannot)?;
+    if !metadata.is_file() {
         return write_to(Box::new(old));
     }
     drop(old);
     // A link stays one.
     let path = fs::canonicalize(path).with_context(cannot)?;
-    let aside = aside(&path).with_context(cannot)?;
-    let output = aside.reopen().with_context(cannot)?;
-    let written = write_to(Box::new(output));
-    let written = written.and_then(|()| replace(&path, aside).with_context(cannot));
-    if written.is_err() && is_new {
-        // It is empty; the first error is the one to report.
-        let _ = fs::remove_file(&path);
+    if is_new {
+        fs::remove_file(&path).with_context(cannot)?;
     }
-    written
+    let new = aside(&path).with_context(cannot)?;
+    write_to(Box::new(new.reopen().with_context(cannot)?))?;
+    replace(&path, new, metadata.permissions()).with_context(cannot)
 }
 
 /// A file beside that of `path`, or elsewhere if the folder takes no more files.
@@ -163,16 +162,27 @@ fn aside(path: &Path) -> io::Result<NamedTempFile> {
     hidden.tempfile_in(folder).or_else(|_| hidden.tempfile())
 }
 
-/// Puts `new` in the place of `old`, with its permissions.
-fn replace(old: &Path, new: NamedTempFile) -> io::Result<()> {
-    new.as_file()
-        .set_permissions(fs::metadata(old)?.permissions())?;
+/// Puts `new` in the place of `old`, which it writes over if it cannot replace it, as where a file alone is
+/// mounted.
+fn replace(old: &Path, new: NamedTempFile, permissions: Permissions) -> Result<()> {
+    new.as_file().set_permissions(permissions)?;
     new.as_file().sync_all()?;
-    match new.persist(old) {
-        Ok(_) => Ok(()),
-        // It has no folder of its own, as where a file alone is mounted.
-        Err(failed) => fs::copy(failed.file.path(), old).map(drop),
+    let Err(failed) = new.persist(old) else {
+        return Ok(());
+    };
+    let mut new = failed.file;
+    if let Err(error) = write_over(old, &mut new) {
+        let (_, kept) = new.keep()?;
+        return Err(error).with_context(|| format!("what was to be written is {}", kept.display()));
     }
+    Ok(())
+}
+
+fn write_over(old: &Path, new: &mut NamedTempFile) -> io::Result<()> {
+    new.rewind()?;
+    let mut old = File::options().write(true).truncate(true).open(old)?;
+    io::copy(new, &mut old)?;
+    old.sync_all()
 }
 
 fn io_error(error: csv::Error) -> io::Error {
