@@ -12,8 +12,8 @@ use burn::{module::Module, tensor::Device};
 use crate::{
     distribute::{
         FlatGradients, ReduceOp, ReplicaContext, ReplicaState, Strategy, ensure_split,
-        load_parameters, load_running_statistics, named_parameters, parameters, place,
-        replica_context, running_statistics,
+        has_running_statistics, load_parameters, load_running_statistics, named_parameters,
+        parameters, place, replica_context, running_statistics,
     },
     loss::LossObjects,
     metric::{Metrics, SplitMetrics},
@@ -45,6 +45,8 @@ struct Globals {
     loss_objects: Option<LossObjects>,
     metrics: Option<Metrics>,
     trainable: Option<Trainable>,
+    /// The running statistics of a model that was released, for the one that takes its place.
+    released_statistics: Option<Vec<f32>>,
     /// The gradients of earlier batches that belong to the same update.
     accumulated: Option<FlatGradients>,
     /// The model as validation and test use it, until the next update.
@@ -52,6 +54,24 @@ struct Globals {
     step: usize,
     /// The gradients of the last update, for reports; shared by the replicas that share the update.
     last_gradients: Option<Arc<FlatGradients>>,
+}
+
+impl Globals {
+    /// Why there are no model and optimizer.
+    fn no_trainable(&self) -> anyhow::Error {
+        match self.released_statistics {
+            Some(_) => anyhow!(
+                "this replica's model waits for the update of the first one: `replica.update` \
+                 brings it, and comes right after `replica.reduce_gradients` (src/train.rs)"
+            ),
+            None => unregistered(
+                "model and optimizer",
+                "create_model_and_optimizer",
+                "model",
+                4,
+            ),
+        }
+    }
 }
 
 thread_local! {
@@ -234,7 +254,8 @@ pub fn take_gradients() -> Option<FlatGradients> {
 /// are gone, and with them the training.
 pub fn update_trainable(update: impl FnOnce(Trainable) -> Result<Trainable>) -> Result<()> {
     let trainable = GLOBALS.with_borrow_mut(|globals| globals.trainable.take());
-    let updated = update(trainable.ok_or_else(unregistered_trainable)?)?;
+    let trainable = trainable.ok_or_else(|| GLOBALS.with_borrow(Globals::no_trainable))?;
+    let updated = update(trainable)?;
     GLOBALS.with_borrow_mut(|globals| {
         globals.trainable = Some(updated);
         globals.inference = None;
@@ -242,22 +263,26 @@ pub fn update_trainable(update: impl FnOnce(Trainable) -> Result<Trainable>) -> 
     Ok(())
 }
 
-/// Gives up this replica's model and optimizer, until [`TrainingState::register_with`]; returns the
-/// running statistics of the model.
-pub fn release_trainable() -> Result<Vec<f32>> {
+/// Gives up this replica's model and optimizer until a [`TrainingState`] is registered, which gets the
+/// running statistics of this model; nothing where they were given up before.
+pub fn release_trainable() -> Result<()> {
+    if GLOBALS.with_borrow(|globals| globals.released_statistics.is_some()) {
+        return Ok(());
+    }
     let statistics = with_model(running_statistics)?;
     GLOBALS.with_borrow_mut(|globals| {
         globals.trainable = None;
         globals.inference = None;
+        globals.released_statistics = Some(statistics);
     });
-    Ok(statistics)
+    Ok(())
 }
 
 /// Gives `read` this replica's model and optimizers.
 pub fn with_trainable<T>(read: impl FnOnce(&mut Trainable) -> T) -> Result<T> {
-    GLOBALS.with_borrow_mut(|globals| {
-        let trainable = globals.trainable.as_mut();
-        Ok(read(trainable.ok_or_else(unregistered_trainable)?))
+    GLOBALS.with_borrow_mut(|globals| match &mut globals.trainable {
+        Some(trainable) => Ok(read(trainable)),
+        None => Err(globals.no_trainable()),
     })
 }
 
@@ -265,17 +290,8 @@ pub fn with_trainable<T>(read: impl FnOnce(&mut Trainable) -> T) -> Result<T> {
 pub fn with_model<T>(read: impl FnOnce(&Model) -> T) -> Result<T> {
     GLOBALS.with_borrow(|globals| match &globals.trainable {
         Some(trainable) => Ok(read(&trainable.model)),
-        None => Err(unregistered_trainable()),
+        None => Err(globals.no_trainable()),
     })
-}
-
-fn unregistered_trainable() -> anyhow::Error {
-    unregistered(
-        "model and optimizer",
-        "create_model_and_optimizer",
-        "model",
-        4,
-    )
 }
 
 fn unregistered(what: &str, factory: &str, file: &str, step: usize) -> anyhow::Error {
@@ -314,18 +330,9 @@ impl TrainingState {
         bytes
     }
 
-    /// Keeps the state for the replica of this thread, whose running statistics are `statistics`.
-    pub fn register_with(mut self, statistics: &[f32]) {
-        if !statistics.is_empty() {
-            let model = &mut self.trainable.model;
-            *model = load_running_statistics(model, statistics);
-        }
-        GLOBALS.with_borrow_mut(|globals| {
-            globals.trainable = Some(self.trainable);
-            globals.step = self.step;
-            globals.last_gradients = self.last_gradients;
-            globals.inference = None;
-        });
+    /// Whether the model has running statistics, which clones of it share.
+    pub fn has_running_statistics(&self) -> bool {
+        has_running_statistics(&self.trainable.model)
     }
 }
 
@@ -355,9 +362,19 @@ impl ReplicaState for TrainingState {
     }
 
     /// The running statistics of a replica stay its own.
-    fn register(self) {
-        let own = with_model(running_statistics).unwrap_or_default();
-        self.register_with(&own);
+    fn register(mut self) {
+        let released = GLOBALS.with_borrow_mut(|globals| globals.released_statistics.take());
+        let own = released.or_else(|| with_model(running_statistics).ok());
+        if let Some(statistics) = own.filter(|statistics| !statistics.is_empty()) {
+            let model = &mut self.trainable.model;
+            *model = load_running_statistics(model, &statistics);
+        }
+        GLOBALS.with_borrow_mut(|globals| {
+            globals.trainable = Some(self.trainable);
+            globals.step = self.step;
+            globals.last_gradients = self.last_gradients;
+            globals.inference = None;
+        });
     }
 }
 

@@ -313,8 +313,7 @@ fn growth(programs: &Programs, work: &Path) {
         let template = work.join(format!("of-{files}"));
         write_template(&template, files, LINES / 10);
         let side = Side::kiln(programs, "kiln new", Some(&template));
-        let mut times: Vec<f64> = (0..5).map(|_| side.time(work, is_complete)).collect();
-        times.sort_by(f64::total_cmp);
+        let times: Vec<f64> = (0..5).map(|_| side.time(work, is_complete)).collect();
         let each = median(&times) / files as f64 * 1e3;
         println!(
             "{files:>6} files {:>9.1} ms  {each:>7.1} us a file",

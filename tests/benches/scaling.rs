@@ -13,7 +13,9 @@ use std::{
 use kiln_tests::{
     log, mpi,
     rendered::{Project, text},
-    repository, shared_target,
+    repository,
+    rounds::median,
+    shared_target,
 };
 use serde_json::Value;
 
@@ -83,11 +85,6 @@ fn number(line: &Value, name: &str) -> f64 {
     line[name].as_f64().expect("a number")
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Each rank reads its slice of all ranks and writes the sum, then reads all slices and writes the
 /// values: `3 + 1 / ranks` times its bytes. A copy reads and writes once each: twice its bytes.
 fn threads(bench: &Path) -> bool {
@@ -101,12 +98,15 @@ fn threads(bench: &Path) -> bool {
             .collect();
         let mut points = Vec::new();
         for at in 0..runs[0].len() {
-            let of_run = |name| median(runs.iter().map(|run| number(&run[at], name)).collect());
+            let of_run = |name| {
+                let values: Vec<f64> = runs.iter().map(|run| number(&run[at], name)).collect();
+                median(&values)
+            };
             let ratio = |run: &Vec<Value>| {
                 let bound = number(&run[at], "copy") * (3.0 + 1.0 / f64::from(ranks)) / 2.0;
                 bound / number(&run[at], "all_reduce")
             };
-            let reached = median(runs.iter().map(ratio).collect());
+            let reached = median(&runs.iter().map(ratio).collect::<Vec<_>>());
             let (bytes, seconds) = (number(&runs[0][at], "bytes"), of_run("all_reduce"));
             points.push((bytes, seconds));
             println!(
@@ -134,14 +134,14 @@ fn processes(bench: &Path) -> bool {
         for at in 0..runs[0][0].len() {
             let side = |side: usize| {
                 let times = runs.iter().map(|run| number(&run[side][at], "all_reduce"));
-                median(times.collect())
+                median(&times.collect::<Vec<_>>())
             };
             let bytes = number(&runs[0][0][at], "bytes");
             let (own, bare) = (side(0), side(1));
             let ratio = |run: &[Vec<Value>; 2]| {
                 number(&run[0][at], "all_reduce") / number(&run[1][at], "all_reduce")
             };
-            let of_bare = median(runs.iter().map(ratio).collect());
+            let of_bare = median(&runs.iter().map(ratio).collect::<Vec<_>>());
             points.push((bytes, own));
             println!(
                 "| {processes} | {bytes:.0} | {:.1} us | {:.1} us | {of_bare:.2} |",
@@ -192,11 +192,12 @@ fn steps(program: &PathBuf, folder: &Path, with_mpi: bool) {
         fs::remove_dir_all(&runs).expect("a folder");
         let train = log.iter().filter(|line| line["split"] == "train").skip(1);
         let steps = 1_350.0 / (16 * replicas) as f64;
-        median(train.map(|line| number(line, "seconds") / steps).collect())
+        let times = train.map(|line| number(line, "seconds") / steps);
+        median(&times.collect::<Vec<_>>())
     };
     let print = |what: &str, replicas: usize, command: &dyn Fn() -> Command| {
-        let times = (0..RUNS).map(|_| step(command(), replicas)).collect();
-        println!("| {what} | {:.2} ms |", median(times) * 1e3);
+        let times: Vec<f64> = (0..RUNS).map(|_| step(command(), replicas)).collect();
+        println!("| {what} | {:.2} ms |", median(&times) * 1e3);
     };
     for replicas in [1, 2, 4] {
         let command = || {

@@ -38,6 +38,8 @@ pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
 ///
 /// # Panics
 /// There is none.
-pub fn median(sorted: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }

@@ -83,7 +83,7 @@ pub struct DistributedDataset<E> {
     options: BatchOptions<E>,
     replicas: usize,
     local: Range<usize>,
-    /// The threads that read ahead, if any do.
+    /// The threads that read ahead; with none it is done only where the options say so.
     readers: usize,
 }
 
@@ -122,9 +122,8 @@ impl<E: Send + 'static> DistributedDataset<E> {
         })
     }
 
-    /// Reads ahead with up to so many threads, at least one.
+    /// Reads ahead with up to so many threads; with 0 only where the options say so, and then with one.
     pub(crate) fn with_readers(self, readers: usize) -> Self {
-        let readers = readers.max(1);
         DistributedDataset { readers, ..self }
     }
 
@@ -169,9 +168,13 @@ impl<E: Send + 'static> DistributedDataset<E> {
     /// where batches run on across the ends of the dataset.
     pub fn epoch_from(&self, epoch: usize, drawn: usize, examples: usize) -> Epoch<E> {
         let batches = self.batches(epoch, drawn, examples);
-        match self.options.prefetch.unwrap_or(PREFETCH) {
+        let default = if self.readers == 0 { 0 } else { PREFETCH };
+        match self.options.prefetch.unwrap_or(default) {
             0 => Epoch::Direct(batches),
-            depth => Epoch::Ahead(Prefetch::start(batches, depth, self.readers.min(depth))),
+            depth => {
+                let readers = self.readers.clamp(1, depth);
+                Epoch::Ahead(Prefetch::start(batches, depth, readers))
+            }
         }
     }
 
@@ -365,6 +368,12 @@ mod tests {
         batches.map(whole).collect()
     }
 
+    /// The examples of all batches, read.
+    fn examples(batches: impl Iterator<Item = PerReplica<Shard<usize>>>) -> Vec<usize> {
+        let read = |shard: Shard<usize>| shard.examples().unwrap();
+        batches.flatten().flat_map(read).collect()
+    }
+
     fn sorted(mut values: Vec<usize>) -> Vec<usize> {
         values.sort_unstable();
         values
@@ -550,13 +559,14 @@ mod tests {
 
     #[test]
     fn reading_ahead_keeps_the_order() {
-        assert_eq!(whole(slow(3).epoch(1)), whole(slow(0).epoch(1)));
-        let by_several = slow(5).with_readers(4);
-        assert_eq!(whole(by_several.epoch(1)), whole(slow(0).epoch(1)));
-        assert_eq!(
-            whole(slow(1).epoch_from(1, 0, 10)),
-            whole(slow(0).epoch_from(1, 0, 10))
-        );
+        const BATCHES_WITHOUT_FAILURE: usize = 20;
+        for data in [slow(0), slow(1), slow(3), slow(5).with_readers(4)] {
+            let read = |epoch: Epoch<usize>, batches| examples(epoch.take(batches));
+            let all = read(data.epoch(1), BATCHES_WITHOUT_FAILURE);
+            assert_eq!(all, Vec::from_iter(0..40));
+            let rest = read(data.epoch_from(1, 0, 10), BATCHES_WITHOUT_FAILURE - 5);
+            assert_eq!(rest, Vec::from_iter(10..40));
+        }
     }
 
     /// Counts reads that have begun, and waits for a second one.
@@ -589,9 +599,7 @@ mod tests {
         };
         let data = Arc::new(ReadTogether::default());
         let data = DistributedDataset::new(data, options, 1, 0..1).unwrap();
-        let shards = data.with_readers(2).epoch(1).flatten();
-        let examples = shards.map(|shard| shard.examples().unwrap());
-        assert_eq!(examples.collect::<Vec<_>>(), [[0], [1]]);
+        assert_eq!(examples(data.with_readers(2).epoch(1)), [0, 1]);
     }
 
     #[test]
@@ -659,12 +667,7 @@ mod tests {
                 })),
                 ..options(batch)
             };
-            let batches = numbers(20, replicas, options).epoch(epoch);
-            let examples = batches.flat_map(|shards| {
-                let of_replicas = shards.into_iter().map(|shard| shard.examples().unwrap());
-                of_replicas.collect::<Vec<_>>().concat()
-            });
-            examples.collect::<Vec<usize>>()
+            examples(numbers(20, replicas, options).epoch(epoch))
         };
         let expected = augmented(1, 4, 0, 1);
         assert_eq!(augmented(3, 7, 0, 1), expected);

@@ -1,4 +1,5 @@
 use std::{
+    collections::VecDeque,
     mem,
     ops::Range,
     sync::{
@@ -77,8 +78,8 @@ pub struct SharedMemory {
     meeting: Rendezvous,
     contributions: Vec<RwLock<Vec<f32>>>,
     reduced: Vec<RwLock<Vec<f32>>>,
-    /// The buckets that each replica hands to the first one.
-    handed: Vec<Mutex<Vec<Vec<f32>>>>,
+    /// The buckets that each replica hands to the first one, which may not have taken earlier ones yet.
+    handed: Vec<Mutex<VecDeque<Vec<Vec<f32>>>>>,
     words: Vec<AtomicU64>,
 }
 
@@ -130,17 +131,15 @@ impl SharedMemory {
             handed.unwrap_or_else(PoisonError::into_inner)
         };
         if rank > 0 {
-            *handed(rank) = buckets.iter_mut().map(mem::take).collect();
+            handed(rank).push_back(buckets.iter_mut().map(mem::take).collect());
         }
         self.meeting.wait()?;
         let others = match rank {
             0 => 1..self.handed.len(),
             _ => 0..0,
         };
-        let others = others.map(|other| mem::take(&mut *handed(other))).collect();
-        // No one may hand over anything else before the first one has this.
-        self.meeting.wait()?;
-        Ok(others)
+        let oldest = others.map(|other| handed(other).pop_front().unwrap_or_default());
+        Ok(oldest.collect())
     }
 
     /// The part of `len` values that replica `rank` sums.
@@ -337,7 +336,7 @@ mod tests {
         for replicas in 1..=5 {
             let ops = &SharedMemory::new(replicas);
             let reduce = |rank: usize| {
-                // Several times, as no replica may hand over the next ones too early.
+                // Several times, as a replica may hand over the next ones early.
                 for _ in 0..9 {
                     let mut buckets = lengths.map(|len| vec![rank as f32; len]);
                     ops.reduce_buckets(rank, &mut buckets).unwrap();

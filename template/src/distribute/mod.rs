@@ -58,7 +58,7 @@ pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;
 pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, Role, replica_context};
 pub use shared_update::{PIECE, on_all_threads};
-pub use statistics::{load_running_statistics, running_statistics};
+pub use statistics::{has_running_statistics, load_running_statistics, running_statistics};
 pub use strategy::Strategy;
 pub use workers::{
     Alone, OnHost, PendingSum, Workers, ensure_started_alone, exit_at_once, install_hint,

@@ -272,8 +272,7 @@ pub struct ReplicaThreads {
     first_rank: usize,
     jobs: Vec<Sender<Job>>,
     ops: Arc<dyn CrossDeviceOps>,
-    spare_cores: usize,
-    reads_ahead: bool,
+    readers: usize,
     reading: Arc<AtomicU64>,
 }
 
@@ -336,10 +335,10 @@ impl ReplicaThreads {
         let spare_cores = spare_cores(cores, threads.sum(), part.sharing_cores);
         // Who reads ahead would take the core of a replica, and all others would wait for that one. A stage
         // often waits anyway, and a GPU's thread.
-        let mut computing = places
-            .iter()
-            .map(|(device, pipeline)| *device == Device::flex() && pipeline.is_none());
-        let reads_ahead = spare_cores > 0 || !computing.all(|computing| computing);
+        let waits = |(device, pipeline): &(Device, Option<Pipeline>)| {
+            *device != Device::flex() || pipeline.is_some()
+        };
+        let readers = spare_cores.max(usize::from(places.iter().any(waits)));
         let reading = Arc::new(AtomicU64::new(0));
         let of_all = (cores * places.len() / part.sharing_cores).max(1);
         let shared_update = SharedUpdate::start(&places, of_all)?.map(Arc::new);
@@ -371,20 +370,16 @@ impl ReplicaThreads {
             first_rank: part.first_rank,
             jobs,
             ops,
-            spare_cores,
-            reads_ahead,
+            readers,
             reading,
         })
     }
 
-    /// This process's share of the cores that are more than replicas, on GPUs or not, and stages.
-    pub fn spare_cores(&self) -> usize {
-        self.spare_cores
-    }
-
-    /// Whether batches are read ahead where nobody says so.
-    pub fn reads_ahead(&self) -> bool {
-        self.reads_ahead
+    /// The threads that read batches ahead where nobody says how many: as many as this process's share of
+    /// the cores without a replica or stage, or one where some replica often waits. None where each core
+    /// has a replica that computes all the time.
+    pub fn readers(&self) -> usize {
+        self.readers
     }
 
     /// How long replicas have read examples themselves since the last call, in the mean.

@@ -58,7 +58,7 @@ impl SharedUpdate {
 
 impl ReplicaContext {
     /// Sums gradients over all replicas; `None` where the first replica of this process has them, for
-    /// the parameters that all share.
+    /// the parameters that all share, and this one has no model until [`update`](Self::update).
     ///
     /// # Errors
     /// A replica failed, or has another model.
@@ -68,9 +68,14 @@ impl ReplicaContext {
             self.all_reduce_buckets(ReduceOp::Sum, buckets)?;
             return Ok(Some(gradients));
         }
+        let updates = self.place() == 0;
+        if !updates {
+            // An update reuses the memory of tensors that no other replica has any more.
+            globals::release_trainable()?;
+        }
         self.cross_device_ops()
             .reduce_buckets(self.rank(), buckets)?;
-        Ok((self.place() == 0).then_some(gradients))
+        Ok(updates.then_some(gradients))
     }
 
     /// Calls `update` with the gradients of [`reduce_gradients`](Self::reduce_gradients) on each replica
@@ -101,27 +106,32 @@ impl ReplicaContext {
         shared: &SharedUpdate,
         update: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        // The memory of tensors is reused where no other replica has them any more.
-        self.cross_device_ops().meet()?;
         update()?;
         let state = globals::training_state()?;
         for made in &shared.made[1..] {
             *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.clone());
         }
         self.cross_device_ops().meet()?;
-        // A clone shares running statistics, until the others have made copies of theirs.
-        self.cross_device_ops().meet()
+        self.await_copies(state.has_running_statistics())
     }
 
     fn take_update(&self, shared: &SharedUpdate) -> Result<()> {
-        let statistics = globals::release_trainable()?;
-        self.cross_device_ops().meet()?;
         self.cross_device_ops().meet()?;
         let made = shared.made[self.place()].lock();
         let made = made.unwrap_or_else(PoisonError::into_inner).take();
         let made = made.context("the first replica made no update")?;
-        made.mirror(self.device())?.register_with(&statistics);
-        self.cross_device_ops().meet()
+        let has_statistics = made.has_running_statistics();
+        made.mirror(self.device())?.register();
+        self.await_copies(has_statistics)
+    }
+
+    /// Clones of the first replica's model share its running statistics until the others have made
+    /// copies of theirs.
+    fn await_copies(&self, has_statistics: bool) -> Result<()> {
+        match has_statistics {
+            true => self.cross_device_ops().meet(),
+            false => Ok(()),
+        }
     }
 }
 
@@ -222,6 +232,31 @@ mod tests {
         assert_eq!(shared[0].0, 3, "updates");
         assert_eq!(shared, after_updates(each_for_itself));
         assert!(shared.iter().all(|replica| *replica == shared[0]));
+    }
+
+    #[test]
+    fn several_sums_may_come_before_their_updates() {
+        let sums_first = after_updates(|replica, gradients| {
+            let sums = [gradients.clone(), gradients].map(|one| replica.reduce_gradients(one));
+            sums.into_iter()
+                .try_for_each(|sum| replica.update(sum?, update_parameters))
+        });
+        let in_turn = after_updates(|replica, gradients| {
+            each_for_itself(replica, gradients.clone())?;
+            each_for_itself(replica, gradients)
+        });
+        assert_eq!(sums_first, in_turn);
+    }
+
+    #[test]
+    fn a_model_that_waits_for_its_update_says_so() {
+        let failed = created(2).run_on_all(|replica| {
+            replica.reduce_gradients(gradients(1)?)?;
+            globals::model().map(drop)
+        });
+        let message = format!("{:#}", failed.unwrap_err());
+        assert!(message.contains("replica 1 of 2"), "{message}");
+        assert!(message.contains("`replica.update` brings it"), "{message}");
     }
 
     /// Where the values of all parameters of each of two replicas are, after an update.

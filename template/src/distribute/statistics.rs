@@ -14,9 +14,17 @@ pub fn running_statistics<M: Module>(model: &M) -> Vec<f32> {
         buffers: buffers(model),
         values: Vec::new(),
     };
+    if read.buffers.is_empty() {
+        return Vec::new();
+    }
     // Burn merges the latest update of a running value into it only here.
     model.valid().visit(&mut read);
     read.values
+}
+
+/// Whether `model` has values that no gradient changes, which its clones share.
+pub fn has_running_statistics<M: Module>(model: &M) -> bool {
+    !buffers(model).is_empty()
 }
 
 /// A model that trains, with `values` in the place of what [`running_statistics`] reads of `model`.

@@ -211,10 +211,7 @@ impl dyn Strategy {
     ) -> Result<DistributedDataset<E>> {
         let examples = [("the number of examples", dataset.len().to_string())];
         ensure_equal(self.workers(), &examples)?;
-        if !self.replicas().reads_ahead() {
-            options.prefetch = options.prefetch.or(Some(0));
-        }
-        let readers = self.replicas().spare_cores();
+        let readers = self.replicas().readers();
         if self.is_asynchronous() && options.training {
             // Who of several processes computes a batch shows late, and only that one reads it.
             if self.workers().count() > 1 {

@@ -11,6 +11,8 @@ use plotters::{
 };
 use serde_json::{Map, Value};
 
+use super::whole_file;
+
 /// Pixels of a panel, which shows one metric.
 const PANEL: (u32, u32) = (520, 340);
 
@@ -46,11 +48,7 @@ const SPLITS: [(&str, RGBColor); 3] = [
 pub fn draw(log: &Path, svg: &Path) -> Result<()> {
     let text = fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
     let metrics = parse(&text).with_context(|| format!("cannot draw {}", log.display()))?;
-    let picture = picture(&metrics)?;
-    let temporary = svg.with_extension("svg.tmp");
-    fs::write(&temporary, picture)
-        .and_then(|()| fs::rename(&temporary, svg))
-        .with_context(|| format!("cannot write {}", svg.display()))
+    whole_file::write(svg, picture(&metrics)?)
 }
 
 /// The values of a metric by split and epoch.

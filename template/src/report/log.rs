@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
+use super::whole_file;
 use crate::{distribute::MergedMetric, globals::Split};
 
 /// Makes the output folder and gives the path of its log.
@@ -46,9 +47,7 @@ pub fn cut(log: &Path, epoch: usize) -> Result<()> {
     let text = kept
         .iter()
         .fold(String::new(), |text, line| text + line + "\n");
-    let temporary = log.with_extension("jsonl.tmp");
-    fs::write(&temporary, text).with_context(cannot)?;
-    fs::rename(&temporary, log).with_context(cannot)
+    whole_file::write(log, text)
 }
 
 /// What is said of a split.

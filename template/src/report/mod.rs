@@ -14,6 +14,7 @@ pub mod profile;
 pub mod summary;
 #[cfg(feature = "tensorboard")]
 pub mod tensorboard;
+mod whole_file;
 
 use std::{
     fs,

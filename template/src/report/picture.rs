@@ -1,9 +1,11 @@
 //! Pictures of samples and results, as PNG files.
 
-use std::{fs, ops::Range, path::Path};
+use std::{ops::Range, path::Path};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use burn::tensor::Tensor;
+
+use super::whole_file;
 
 /// What a pixel holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,16 +123,12 @@ impl Picture {
         Ok(bytes)
     }
 
-    /// Writes a PNG file. A viewer never sees half a picture: it is written aside, then renamed.
+    /// Writes a PNG file, of which a viewer never sees half.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn save_png(&self, path: &Path) -> Result<()> {
-        let temporary = path.with_extension("png.tmp");
-        let png = self.to_png()?;
-        fs::write(&temporary, png)
-            .and_then(|()| fs::rename(&temporary, path))
-            .with_context(|| format!("cannot write the picture {}", path.display()))
+        whole_file::write(path, self.to_png()?)
     }
 
     /// The color of a pixel as RGB.
@@ -333,6 +331,8 @@ mod font {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use burn::tensor::Device;
 
     use super::*;

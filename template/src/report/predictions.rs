@@ -1,16 +1,15 @@
 //! What `infer` writes.
 
 use std::{
-    fs::{self, File, Permissions},
-    io::{self, BufWriter, ErrorKind, Seek, Write},
+    io::{self, BufWriter, ErrorKind, Write},
     path::Path,
 };
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tempfile::{Builder, NamedTempFile};
 
+use super::whole_file;
 use crate::cli::{Format, Infer};
 
 /// Reads each of the files that `options` name, predicts for up to `batch` of its examples at once, and
@@ -65,7 +64,7 @@ impl Predictions {
         };
         match &options.output {
             None => write_to(Box::new(io::stdout())),
-            Some(path) => write_file(path, write_to),
+            Some(path) => whole_file::write_with(path, write_to),
         }
     }
 
@@ -130,61 +129,6 @@ impl Predictions {
     }
 }
 
-/// Gives `write_to` a file that takes the place of `path` when it is whole; a pipe or a device is written to
-/// as it is.
-fn write_file(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<()>) -> Result<()> {
-    let cannot = || format!("cannot write {}", path.display());
-    let is_new = !path.exists();
-    // What cannot be written is told before anything is predicted.
-    let mut options = File::options();
-    let old = options.write(true).create(true).truncate(false).open(path);
-    let old = old.with_context(cannot)?;
-    let metadata = old.metadata().with_context(cannot)?;
-    if !metadata.is_file() {
-        return write_to(Box::new(old));
-    }
-    drop(old);
-    // A link stays one.
-    let path = fs::canonicalize(path).with_context(cannot)?;
-    if is_new {
-        fs::remove_file(&path).with_context(cannot)?;
-    }
-    let new = aside(&path).with_context(cannot)?;
-    write_to(Box::new(new.reopen().with_context(cannot)?))?;
-    replace(&path, new, metadata.permissions()).with_context(cannot)
-}
-
-/// A file beside that of `path`, or elsewhere if the folder takes no more files.
-fn aside(path: &Path) -> io::Result<NamedTempFile> {
-    let mut hidden = Builder::new();
-    hidden.prefix(".tmp-");
-    let folder = path.parent().unwrap_or(path);
-    hidden.tempfile_in(folder).or_else(|_| hidden.tempfile())
-}
-
-/// Puts `new` in the place of `old`, which it writes over if it cannot replace it, as where a file alone is
-/// mounted.
-fn replace(old: &Path, new: NamedTempFile, permissions: Permissions) -> Result<()> {
-    new.as_file().set_permissions(permissions)?;
-    new.as_file().sync_all()?;
-    let Err(failed) = new.persist(old) else {
-        return Ok(());
-    };
-    let mut new = failed.file;
-    if let Err(error) = write_over(old, &mut new) {
-        let (_, kept) = new.keep()?;
-        return Err(error).with_context(|| format!("what was to be written is {}", kept.display()));
-    }
-    Ok(())
-}
-
-fn write_over(old: &Path, new: &mut NamedTempFile) -> io::Result<()> {
-    new.rewind()?;
-    let mut old = File::options().write(true).truncate(true).open(old)?;
-    io::copy(new, &mut old)?;
-    old.sync_all()
-}
-
 fn io_error(error: csv::Error) -> io::Error {
     let text = error.to_string();
     match error.into_kind() {
@@ -214,6 +158,8 @@ fn cell(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use anyhow::ensure;
     use clap::Parser;
 
@@ -278,19 +224,6 @@ mod tests {
         assert_eq!(format!("{error:#}"), "cannot predict for y: it is damaged");
         assert_eq!(fs::read_to_string(&output).unwrap(), "of yesterday");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn links_lead_on_and_devices_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let [output, link] = ["predictions.csv", "link"].map(|name| folder.path().join(name));
-        fs::write(&output, "of yesterday").unwrap();
-        std::os::unix::fs::symlink(&output, &link).unwrap();
-        let written = predict(&link, "csv", false).unwrap();
-        assert_eq!(written, fs::read_to_string(&output).unwrap());
-        assert!(link.is_symlink());
-        assert_eq!(predict(Path::new("/dev/null"), "csv", false).unwrap(), "");
     }
 
     /// Fails as a pipe that nobody reads, or as a full disk.
