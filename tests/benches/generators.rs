@@ -17,7 +17,7 @@ use kiln_tests::{
     python, read_tree,
     rendered::text,
     repository,
-    rounds::{in_turn, median},
+    rounds::{extremes, in_turn, median},
     template_folder,
 };
 
@@ -196,7 +196,7 @@ fn new_folder(work: &Path) -> PathBuf {
     tempfile::tempdir_in(work).expect("a folder").keep()
 }
 
-/// The times of all sides, sorted, after a round in which what they write is looked at.
+/// The times of all sides, after a round in which what they write is looked at.
 fn measure(sides: &[Side], work: &Path, check: impl Fn(&Path)) -> Vec<Vec<f64>> {
     for side in sides {
         side.time(work, &check);
@@ -214,7 +214,7 @@ fn table(title: &str, sides: &[Side], times: &[Vec<f64>]) -> Vec<f64> {
     let first = median(&times[0]);
     let line = |(side, times): (&Side, &Vec<f64>)| {
         let ratio = median(times) / first;
-        let (least, most) = (times[0], times[times.len() - 1]);
+        let (least, most) = extremes(times);
         println!(
             "{:<34} {:>8.1} ms  ({least:.1} to {most:.1})  {ratio:.1} x",
             side.name,

@@ -15,7 +15,7 @@ use std::{
 use kiln_tests::{
     rendered::Project,
     repository,
-    rounds::{in_turn, median},
+    rounds::{extremes, in_turn, median},
     throughput::{Trained, fill_in, train, write_images},
 };
 use plotters::{coord::Shift, prelude::*};
@@ -39,7 +39,7 @@ struct Measure {
 
 struct Point {
     at: f64,
-    /// Of each run, sorted.
+    /// Of each run.
     runs: Vec<f64>,
 }
 
@@ -78,7 +78,7 @@ impl Measure {
             self.title, self.unit
         );
         for point in &self.points {
-            let (least, most) = (point.runs[0], point.runs[point.runs.len() - 1]);
+            let (least, most) = extremes(&point.runs);
             println!(
                 "{:>10.1} {:<28} {:>10.1}  ({least:.1} to {most:.1})",
                 point.at,

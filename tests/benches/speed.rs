@@ -29,7 +29,7 @@ use kiln_tests::{
     python,
     rendered::{Project, text},
     repository,
-    rounds::{chosen, in_turn, median},
+    rounds::{chosen, extremes, in_turn, median, ratio},
     shared_target,
     throughput::{fill_in, noise, train, write_images},
 };
@@ -210,7 +210,7 @@ struct Comparison {
     sides: Vec<Rates>,
 }
 
-/// Examples a second of each run, sorted.
+/// Examples a second of each run, in the order of rounds.
 struct Rates {
     side: String,
     runs: Vec<f64>,
@@ -220,27 +220,31 @@ impl Rates {
     fn median(&self) -> f64 {
         median(&self.runs)
     }
+
+    fn over(&self, other: &Rates) -> f64 {
+        ratio(&self.runs, &other.runs)
+    }
 }
 
 impl Comparison {
-    fn of(&self, side: &str) -> Option<f64> {
-        let rates = self.sides.iter().find(|rates| rates.side == side);
-        rates.map(Rates::median)
+    fn of(&self, side: &str) -> Option<&Rates> {
+        self.sides.iter().find(|rates| rates.side == side)
     }
 
     fn print(&self) {
         println!(
-            "\n{}: examples a second, medians of {RUNS} runs in turn (minimum to maximum)",
+            "\n{}: examples a second, medians of {RUNS} runs in turn (minimum to maximum), and of \
+             ratios within a round",
             self.network.title
         );
         let plain = self.of(PLAIN).expect("a plain loop");
         for rates in &self.sides {
-            let (least, most) = (rates.runs[0], rates.runs[rates.runs.len() - 1]);
-            let median = rates.median();
+            let (least, most) = extremes(&rates.runs);
             println!(
-                "{:<48} {median:>8.0}  ({least:.0} to {most:.0})  {:.2} x",
+                "{:<48} {:>8.0}  ({least:.0} to {most:.0})  {:.2} x",
                 rates.side,
-                median / plain
+                rates.median(),
+                rates.over(plain)
             );
         }
         let two = self.of(TWO).expect("two replicas");
@@ -249,19 +253,19 @@ impl Comparison {
                 println!("  not here: {side}");
                 continue;
             };
-            let ratio = two / rate;
+            let ratio = two.over(rate);
             let verdict = if ratio >= *goal { "reached" } else { "MISSED" };
             println!("  {verdict}: two replicas {ratio:.2} x {side} (goal {goal})");
         }
         let [one, bare] = [ONE, BARE].map(|side| self.of(side).expect("a side"));
         if let (Some(one), Some(apart)) = (self.of(ONE_CORE), self.of(APART)) {
-            let (most, reached) = (apart / one, 100.0 * two / apart);
+            let (most, reached) = (apart.over(one), 100.0 * two.over(apart));
             println!(
                 "  two trainings that exchange nothing reach {most:.2} x {ONE_CORE}, of which two \
                  replicas are {reached:.0}%"
             );
         }
-        let cost = 100.0 * (bare / one - 1.0);
+        let cost = 100.0 * (bare.over(one) - 1.0);
         let verdict = if cost <= 1.0 { "reached" } else { "MISSED" };
         println!("  {verdict}: one replica costs {cost:.1}% over the bare loop (goal: at most 1%)");
     }

@@ -20,7 +20,7 @@ pub fn chosen<'a>(names: &[&'a str]) -> Vec<&'a str> {
     names.iter().copied().filter(asked_for).collect()
 }
 
-/// What each side gives in each of `rounds` rounds, in which all have their turn, sorted by side.
+/// What each side gives in each of `rounds` rounds, in which all have their turn: by side, then by round.
 pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
     let mut measured = vec![Vec::new(); sides.len()];
     for _ in 0..rounds {
@@ -28,10 +28,17 @@ pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
             measured.push(side());
         }
     }
-    for values in &mut measured {
-        values.sort_by(f64::total_cmp);
-    }
     measured
+}
+
+/// How many times as large `one` is as `other`: the median over rounds, in each of which the machine is
+/// about as fast for both.
+///
+/// # Panics
+/// There is no round.
+pub fn ratio(one: &[f64], other: &[f64]) -> f64 {
+    let ratios = one.iter().zip(other).map(|(one, other)| one / other);
+    median(&ratios.collect::<Vec<_>>())
 }
 
 /// The value in the middle, the upper one of two.
@@ -42,4 +49,14 @@ pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
+}
+
+/// The smallest value and the largest one.
+///
+/// # Panics
+/// There is none.
+pub fn extremes(values: &[f64]) -> (f64, f64) {
+    let least = values.iter().copied().reduce(f64::min);
+    let most = values.iter().copied().reduce(f64::max);
+    least.zip(most).expect("a value")
 }
