@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use kiln_tests::{log, rendered::Project};
+use kiln_tests::{log, rendered::Project, rounds::extremes};
 
 /// How an example is trained, and what comes of it.
 struct Training<'a> {
@@ -31,8 +31,7 @@ impl Training<'_> {
             values.iter().all(|value| self.range.contains(value)),
             "{values:?}"
         );
-        let largest = values.iter().copied().fold(f64::MIN, f64::max);
-        let smallest = values.iter().copied().fold(f64::MAX, f64::min);
+        let (smallest, largest) = extremes(&values);
         assert!(largest - smallest <= self.spread, "{values:?}");
     }
 
