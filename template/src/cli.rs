@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     checkpoint::Which,
+    distribute::CrossDevice,
     strategy::{DEFAULT_STRATEGY, StrategyKind},
 };
 
@@ -42,6 +43,11 @@ pub struct Args {
     /// The GPUs to use, counted from 0, such as `0,2` [default: all].
     #[arg(long, global = true, value_name = "INDEX,...", value_delimiter = ',')]
     pub devices: Option<Vec<usize>>,
+
+    /// How gradients cross between the GPUs of a process, with mirrored and multi-worker-mirrored [default:
+    /// nccl between several CUDA GPUs].
+    #[arg(long, global = true, value_enum)]
+    pub cross_device_ops: Option<CrossDevice>,
 
     /// Updates by which the gradients of `parameter-server` may be late [default: twice the replicas].
     #[arg(long, global = true, value_name = "N")]

@@ -222,8 +222,9 @@ pub fn weights_and_gradients() -> Result<Vec<(String, Vec<f32>)>> {
         .for_each(|(path, _)| path.insert_str(0, "weights/"));
     GLOBALS.with_borrow(|globals| {
         let gradients = globals.last_gradients.iter().flat_map(|flat| flat.iter());
-        let named = |(path, values): (&str, &[f32])| (format!("gradients/{path}"), values.to_vec());
-        values.extend(gradients.map(named));
+        let named =
+            gradients.map(|(path, values)| (format!("gradients/{path}"), values.into_owned()));
+        values.extend(named);
     });
     Ok(values)
 }
@@ -398,6 +399,11 @@ impl ReplicaState for Trainable {
         if let Some(pipeline) = replica_context()?.pipeline() {
             ensure_split(&model, STAGES)?;
             model = place(model, STAGES, pipeline.devices());
+        }
+        // On the CPU tensors may be shared. Replicas that share a GPU run on streams of their own there, and
+        // one would update in place what another one still reads.
+        if *device != Device::flex() {
+            model = load_parameters(model, &parameters(&self.model))?;
         }
         Ok(Trainable { model, ..self })
     }

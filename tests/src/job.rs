@@ -195,13 +195,22 @@ pub fn fails(command: &mut Command, messages: &[&str]) -> String {
 /// They did not.
 #[track_caller]
 pub fn assert_close(left: &[f64], right: &[f64], what: &str) {
+    assert_near(left, right, TOLERANCE, what);
+}
+
+/// As [`assert_close`], to another tolerance.
+///
+/// # Panics
+/// They did not.
+#[track_caller]
+pub fn assert_near(left: &[f64], right: &[f64], tolerance: f64, what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
     let differences = left
         .iter()
         .zip(right)
         .map(|(left, right)| (left - right).abs());
     let largest = differences.fold(0.0, f64::max);
-    assert!(largest < TOLERANCE, "{what}: {largest:e}");
+    assert!(largest < tolerance, "{what}: {largest:e}");
     println!("{what}: {largest:e}");
 }
 

@@ -7,6 +7,7 @@ pub mod rendered;
 pub mod rounds;
 pub mod running;
 pub mod throughput;
+pub mod vulkan;
 
 use std::{
     fs, io,

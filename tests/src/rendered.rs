@@ -236,6 +236,24 @@ impl Project {
         programs
     }
 
+    /// Builds the project and the example that prints weights, without optimising what is the project's, as
+    /// its tests are; gives the folder with the copies.
+    ///
+    /// # Panics
+    /// It does not build.
+    pub fn build_in_debug(&self) -> PathBuf {
+        let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
+        fs::create_dir_all(&examples).expect("a folder");
+        fs::create_dir_all(&programs).expect("a folder");
+        let weights = repository().join("tests/fixtures/examples/weights.rs");
+        fs::copy(weights, examples.join("weights.rs")).expect("an example");
+        self.cargo(&["build", "--bins", "--example", "weights"]);
+        let built = shared_target().join("debug");
+        fs::copy(built.join(NAME), programs.join("program")).expect("a program");
+        fs::copy(built.join("examples/weights"), programs.join("weights")).expect("an example");
+        programs
+    }
+
     /// Runs cargo in the project and gives what it printed.
     ///
     /// # Panics
@@ -248,7 +266,7 @@ impl Project {
     ///
     /// # Panics
     /// As `cargo`.
-    fn cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    pub fn cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let output = self.try_cargo_with(arguments, variables);
         let text = text(&output);
         assert!(

@@ -91,7 +91,7 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
         "train.step",
         "train.rs",
         "replica.reduce_gradients(gradients)?;",
-        "replica.all_reduce_buckets(ReduceOp::Mean, gradients.buckets_mut()).map(|()| Some(gradients))?;",
+        "replica.all_reduce_buckets(ReduceOp::Mean, gradients.buckets_mut()?).map(|()| Some(gradients))?;",
     ),
     (
         "train.gradients",

@@ -83,7 +83,7 @@ pub fn apply_gradients(gradients: Gradients) -> Result<()> {
     let all_reduce = span(Phase::AllReduce);
     let mut gradients = FlatGradients::new(&globals::model()?, gradients)?;
     if let Some(earlier) = globals::take_gradients() {
-        gradients.accumulate(&earlier);
+        gradients.accumulate(&earlier)?;
     }
     if replica.batch().is_some_and(|batch| !batch.completes_update) {
         globals::keep_gradients(gradients);

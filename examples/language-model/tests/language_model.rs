@@ -67,7 +67,7 @@ fn gradients(options: &'static [&'static str]) -> Result<Vec<f32>> {
         job.with_batch(4, |batch| {
             let (_, gradients) = train_step(batch)?;
             let gradients = FlatGradients::new(&globals::model()?, gradients)?;
-            Ok(gradients.values().collect())
+            gradients.to_values()
         })
     })
 }

@@ -3,7 +3,7 @@ use std::{
     mem,
     ops::Range,
     sync::{
-        Mutex, PoisonError, RwLock, RwLockReadGuard,
+        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -12,6 +12,7 @@ use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
 use super::{
+    collective::Collective,
     rendezvous::Rendezvous,
     shared_update::{PIECE, on_all_threads},
 };
@@ -53,6 +54,20 @@ pub trait CrossDeviceOps: Send + Sync {
     /// As `all_reduce`.
     fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()>;
 
+    /// What sums tensors over the replicas of this process on their devices.
+    fn collective(&self) -> Option<&dyn Collective> {
+        None
+    }
+
+    /// Sums buckets over processes, which the first replica of each brings summed over its own. All replicas
+    /// get the sums.
+    ///
+    /// # Errors
+    /// A replica failed.
+    fn sum_over_workers(&self, _rank: usize, _buckets: &mut [Vec<f32>]) -> Result<()> {
+        Ok(())
+    }
+
     /// Gives every replica the word of each, in the order of ranks.
     ///
     /// # Errors
@@ -81,17 +96,26 @@ pub struct SharedMemory {
     /// The buckets that each replica hands to the first one, which may not have taken earlier ones yet.
     handed: Vec<Mutex<VecDeque<Vec<Vec<f32>>>>>,
     words: Vec<AtomicU64>,
+    collective: Option<Arc<dyn Collective>>,
 }
 
 impl SharedMemory {
     pub fn new(replicas: usize) -> Self {
         SharedMemory {
+            collective: None,
             meeting: Rendezvous::new(replicas),
             contributions: (0..replicas).map(|_| RwLock::default()).collect(),
             reduced: (0..replicas).map(|_| RwLock::default()).collect(),
             handed: (0..replicas).map(|_| Mutex::default()).collect(),
             words: (0..replicas).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// The same, beside something that sums tensors on the replicas' devices.
+    #[must_use]
+    pub fn with_collective(mut self, collective: Option<Arc<dyn Collective>>) -> Self {
+        self.collective = collective;
+        self
     }
 
     /// Gives every replica the values of the first one.
@@ -213,6 +237,10 @@ impl CrossDeviceOps for SharedMemory {
         let others = self.move_to_first(rank, buckets)?;
         let mut buckets = buckets.iter_mut().enumerate();
         buckets.try_for_each(|(place, bucket)| add_bucket(bucket, place, &others))
+    }
+
+    fn collective(&self) -> Option<&dyn Collective> {
+        self.collective.as_deref()
     }
 
     fn all_gather(&self, rank: usize, word: u64) -> Result<Vec<u64>> {

@@ -1,6 +1,8 @@
 use std::env;
 
 use anyhow::{Result, ensure};
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType};
 
 use super::{OnHost, Workers};
@@ -21,13 +23,31 @@ const GPUS: &[DeviceType] = &[
 
 /// The devices that this process can use: all of the first kind of GPU that is built in and
 /// present, or else the CPU, once. The CUDA driver respects `CUDA_VISIBLE_DEVICES`.
+///
+/// A GPU in software, as Mesa's llvmpipe is one, is slower than the CPU itself. It counts where
+/// `CUBECL_WGPU_DEFAULT_DEVICE=Cpu` asks for it, as tests do.
 pub fn visible_devices() -> Vec<Device> {
-    let of_a_kind = |kind: &DeviceType| Device::enumerate(kind.clone()).into_iter().collect();
+    let wants_software = env::var("CUBECL_WGPU_DEFAULT_DEVICE").is_ok_and(|kind| kind == "Cpu");
+    let counts = |device: &Device| wants_software || !is_software(device);
+    let of_a_kind = |kind: &DeviceType| {
+        let devices = Device::enumerate(kind.clone()).into_iter();
+        devices.filter(counts).collect()
+    };
     let mut present = GPUS
         .iter()
         .map(of_a_kind)
         .filter(|devices: &Vec<Device>| !devices.is_empty());
     present.next().unwrap_or_else(|| vec![Device::flex()])
+}
+
+fn is_software(device: &Device) -> bool {
+    let software: &[Device] = &[
+        #[cfg(feature = "vulkan")]
+        Device::vulkan(DeviceKind::Cpu),
+        #[cfg(feature = "wgpu")]
+        Device::wgpu(DeviceKind::Cpu),
+    ];
+    software.contains(device)
 }
 
 /// The devices that this process is to use: those of `visible` that `indices` name, divided among

@@ -69,7 +69,7 @@ mod tests {
 
     /// What two replicas make of ones at a position of the data.
     fn dropped(seed: u64, position: usize) -> Vec<Vec<f32>> {
-        let strategy = MirroredStrategy::new(vec![Device::flex(); 2]).unwrap();
+        let strategy = MirroredStrategy::new(vec![Device::flex(); 2], None).unwrap();
         let strategy: Arc<dyn Strategy> = Arc::new(strategy);
         let outputs = strategy.run_on_all(move |replica| {
             replica.begin_batch(BatchInfo {

@@ -3,7 +3,10 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
-use super::{Alone, ReplicaThreads, SharedMemory, Strategy, Workers};
+use super::{
+    Alone, ReplicaThreads, SharedMemory, Strategy, Workers,
+    collective::{CrossDevice, connect, ensure_connected},
+};
 
 /// Replicas in this process that hold equal weights and sum their gradients at every step.
 ///
@@ -14,19 +17,22 @@ pub struct MirroredStrategy {
 }
 
 impl MirroredStrategy {
-    /// One replica for each of `devices`; the CPU may be named several times.
+    /// One replica for each of `devices`; the CPU may be named several times. Gradients cross between them
+    /// as `cross_device` says, or in the fastest way that there is.
     ///
     /// # Errors
-    /// No device, or a thread cannot be started.
-    pub fn new(devices: Vec<Device>) -> Result<Self> {
+    /// No device, it has no such way, or a thread cannot be started.
+    pub fn new(devices: Vec<Device>, cross_device: Option<CrossDevice>) -> Result<Self> {
         ensure!(
             !devices.is_empty(),
             "the mirrored strategy needs at least one device"
         );
-        let replicas = devices.len();
-        let ops = Arc::new(SharedMemory::new(replicas));
+        let collective = connect(&devices, cross_device)?;
+        let ops = SharedMemory::new(devices.len()).with_collective(collective);
+        let replicas = ReplicaThreads::start(devices, Arc::new(ops))?;
+        ensure_connected(&replicas)?;
         Ok(MirroredStrategy {
-            replicas: ReplicaThreads::start(devices, ops)?,
+            replicas,
             alone: Alone::default(),
         })
     }
@@ -60,7 +66,7 @@ mod tests {
     };
 
     fn mirrored(replicas: usize) -> Arc<dyn Strategy> {
-        Arc::new(MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap())
+        Arc::new(MirroredStrategy::new(vec![Device::flex(); replicas], None).unwrap())
     }
 
     /// What 3 replicas, some without examples, add to the loss of an update of several batches.

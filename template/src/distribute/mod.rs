@@ -4,7 +4,9 @@
 //! [`run`](Strategy#method.run), replicas sum their gradients with [`CrossDeviceOps`], and
 //! [`reduce`](Strategy#method.reduce) makes one value of one a replica.
 
+mod buckets;
 mod callbacks;
+mod collective;
 mod cross_device_ops;
 mod devices;
 mod dropout;
@@ -21,6 +23,7 @@ mod parameter_server;
 mod parameters;
 mod per_replica;
 mod pipeline;
+mod read;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(not(feature = "remote"))]
@@ -34,6 +37,7 @@ mod strategy;
 mod workers;
 
 pub use callbacks::Callbacks;
+pub use collective::{Collective, CrossDevice};
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory, add};
 pub use devices::{chosen_devices, is_cpu, visible_devices};
 pub use dropout::Dropout;
@@ -54,6 +58,7 @@ pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterSer
 pub use parameters::{hash_parameters, load_parameters, named_parameters, parameters};
 pub use per_replica::PerReplica;
 pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, place};
+pub use read::read_all;
 pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;
 pub use replica::{Part, ReplicaContext, ReplicaState, ReplicaThreads, Role, replica_context};

@@ -9,7 +9,9 @@ use burn::tensor::Device;
 
 use super::{
     CrossDeviceOps, Part, PendingSum, ReduceOp, ReplicaThreads, Role, SharedMemory, Strategy,
-    Workers, cross_device_ops::add_bucket,
+    Workers,
+    collective::{Collective, CrossDevice, connect, ensure_connected},
+    cross_device_ops::add_bucket,
 };
 
 /// Replicas in several processes, on one machine or many, that hold equal weights and sum their
@@ -23,7 +25,7 @@ pub struct MultiWorkerMirroredStrategy {
 
 impl MultiWorkerMirroredStrategy {
     /// One replica of this process for each of `devices`; all processes must have as many, and the
-    /// same `settings`, each a name and a value.
+    /// same `settings`, each a name and a value. `cross_device` is between the devices of a process.
     ///
     /// # Errors
     /// Processes differ, one is lost, or a thread cannot be started.
@@ -31,6 +33,7 @@ impl MultiWorkerMirroredStrategy {
         devices: Vec<Device>,
         workers: Arc<dyn Workers>,
         settings: &[(&str, String)],
+        cross_device: Option<CrossDevice>,
     ) -> Result<Self> {
         ensure!(!devices.is_empty(), "a worker needs at least one device");
         let mut settings = settings.to_vec();
@@ -46,13 +49,15 @@ impl MultiWorkerMirroredStrategy {
                 false => devices.len() * workers.on_this_host().count,
             },
         };
+        let collective = connect(&devices, cross_device)?;
         let ops = HierarchicalOps {
             first_rank: part.first_rank,
-            local: SharedMemory::new(devices.len()),
+            local: SharedMemory::new(devices.len()).with_collective(collective),
             workers: Arc::clone(&workers),
             words: RwLock::default(),
         };
         let replicas = ReplicaThreads::start_part(devices, part, Arc::new(ops))?;
+        ensure_connected(&replicas)?;
         Ok(MultiWorkerMirroredStrategy { replicas, workers })
     }
 }
@@ -140,6 +145,22 @@ impl HierarchicalOps {
         }
     }
 
+    /// Gives all replicas of this process what its first one has begun.
+    fn finish(
+        &self,
+        local: usize,
+        mut pending: VecDeque<PendingSum>,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
+        for bucket in buckets {
+            if let Some(sum) = pending.pop_front() {
+                *bucket = self.workers.finish_sum_f32(sum)?;
+            }
+            self.local.broadcast(local, bucket)?;
+        }
+        Ok(())
+    }
+
     fn mean_over_workers(&self, values: &[f32]) -> Result<Vec<f32>> {
         // In double precision the mean of equal numbers is that number.
         let mut sums: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
@@ -168,13 +189,22 @@ impl CrossDeviceOps for HierarchicalOps {
                 pending.push_back(self.start_over_workers(op, mem::take(bucket))?);
             }
         }
-        for bucket in buckets {
-            if let Some(sum) = pending.pop_front() {
-                *bucket = self.workers.finish_sum_f32(sum)?;
+        self.finish(local, pending, buckets)
+    }
+
+    fn collective(&self) -> Option<&dyn Collective> {
+        self.local.collective()
+    }
+
+    fn sum_over_workers(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
+        let local = rank - self.first_rank;
+        let mut pending = VecDeque::new();
+        if local == 0 {
+            for bucket in buckets.iter_mut() {
+                pending.push_back(self.start_over_workers(ReduceOp::Sum, mem::take(bucket))?);
             }
-            self.local.broadcast(local, bucket)?;
         }
-        Ok(())
+        self.finish(local, pending, buckets)
     }
 
     fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
@@ -232,7 +262,10 @@ impl CrossDeviceOps for HierarchicalOps {
 mod tests {
     use std::thread;
 
+    use anyhow::Context;
+
     use super::*;
+    use crate::distribute::collective::tests::{InMemory, gradients};
 
     /// One of two processes, which are threads here.
     struct Half {
@@ -289,20 +322,27 @@ mod tests {
         }
     }
 
-    /// What `work` gives on each of two replicas of two processes, in the order of ranks.
-    fn on_four<T: Send>(work: impl Fn(&HierarchicalOps, usize) -> T + Sync) -> Vec<T> {
+    /// What two replicas of each of two processes have; something connects those of a process, or not.
+    fn ops_of_two(is_connected: bool) -> [HierarchicalOps; 2] {
         let memory = Arc::new(SharedMemory::new(2));
-        let ops = [0, 1].map(|index| HierarchicalOps {
+        [0, 1].map(|index| HierarchicalOps {
             first_rank: 2 * index,
-            local: SharedMemory::new(2),
+            local: match is_connected {
+                true => SharedMemory::new(2).with_collective(InMemory::between(2)),
+                false => SharedMemory::new(2),
+            },
             workers: Arc::new(Half {
                 index,
                 hosts: ["a".to_owned(), "b".to_owned()],
                 memory: Arc::clone(&memory),
             }),
             words: RwLock::default(),
-        });
-        let (ops, work) = (&ops, &work);
+        })
+    }
+
+    /// What `work` gives on each of two replicas of two processes, in the order of ranks.
+    fn on_four<T: Send>(work: impl Fn(&HierarchicalOps, usize) -> T + Sync) -> Vec<T> {
+        let (ops, work) = (&ops_of_two(false), &work);
         thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|rank| scope.spawn(move || work(&ops[rank / 2], rank)))
@@ -353,6 +393,35 @@ mod tests {
         let sums = [5, 1, 0, 7].map(|len| vec![10.0; len]);
         let nothing = [0; 4].map(|_| Vec::new());
         assert_eq!(all, [sums.clone(), nothing.clone(), sums, nothing]);
+    }
+
+    #[test]
+    fn what_devices_summed_is_summed_over_processes() {
+        let of_process = |(index, ops): (usize, HierarchicalOps)| {
+            let part = Part {
+                role: Role::Replica,
+                first_rank: 2 * index,
+                replicas: 4,
+                sharing_cores: 4,
+            };
+            let devices = vec![Device::flex(); 2];
+            let replicas = ReplicaThreads::start_part(devices, part, Arc::new(ops)).unwrap();
+            let nothing = [(), ()].into_iter().collect();
+            let sums = replicas.run(nothing, |(), replica| {
+                let summed = replica.reduce_gradients(gradients(replica)?)?;
+                summed.context("each replica has the sums")?.to_values()
+            });
+            sums.unwrap().into_iter().collect::<Vec<_>>()
+        };
+        let processes = ops_of_two(true).into_iter().enumerate();
+        let sums: Vec<_> = thread::scope(|scope| {
+            let processes = processes.map(|process| scope.spawn(move || of_process(process)));
+            let processes: Vec<_> = processes.collect();
+            let sums = processes.into_iter().map(|process| process.join().unwrap());
+            sums.collect()
+        });
+        // 2 + 4 + 6 + 8, twice.
+        assert_eq!(sums, [0, 1].map(|_| vec![vec![20.0, 20.0, 0.0, 0.0]; 2]));
     }
 
     #[test]

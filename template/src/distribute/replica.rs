@@ -341,7 +341,11 @@ impl ReplicaThreads {
         let readers = spare_cores.max(usize::from(places.iter().any(waits)));
         let reading = Arc::new(AtomicU64::new(0));
         let of_all = (cores * places.len() / part.sharing_cores).max(1);
-        let shared_update = SharedUpdate::start(&places, of_all)?.map(Arc::new);
+        // What devices sum themselves, each replica updates for itself.
+        let shared_update = match ops.collective() {
+            Some(_) => None,
+            None => SharedUpdate::start(&places, of_all)?.map(Arc::new),
+        };
         let cores = (cores / part.sharing_cores).max(1);
         let mut jobs = Vec::new();
         for (place, (device, pipeline)) in places.into_iter().enumerate() {

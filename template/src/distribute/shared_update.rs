@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -63,9 +63,8 @@ impl ReplicaContext {
     /// # Errors
     /// A replica failed, or has another model.
     pub fn reduce_gradients(&self, mut gradients: FlatGradients) -> Result<Option<FlatGradients>> {
-        let buckets = gradients.buckets_mut();
         if self.shared_update().is_none() {
-            self.all_reduce_buckets(ReduceOp::Sum, buckets)?;
+            self.all_reduce_gradients(&mut gradients)?;
             return Ok(Some(gradients));
         }
         let updates = self.place() == 0;
@@ -74,8 +73,34 @@ impl ReplicaContext {
             globals::release_trainable()?;
         }
         self.cross_device_ops()
-            .reduce_buckets(self.rank(), buckets)?;
+            .reduce_buckets(self.rank(), gradients.buckets_mut()?)?;
         Ok(updates.then_some(gradients))
+    }
+
+    /// Sums gradients over all replicas, each of which gets the sums: on their devices, where something
+    /// connects these, then in the memory of processes.
+    fn all_reduce_gradients(&self, gradients: &mut FlatGradients) -> Result<()> {
+        if self.num_replicas() == 1 {
+            return Ok(());
+        }
+        let ops = self.cross_device_ops();
+        let Some(collective) = ops.collective() else {
+            return self.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut()?);
+        };
+        // A collective would wait for ever for a replica that failed before.
+        ops.meet()?;
+        let on_devices = gradients.sum_over(collective, self.place())?;
+        ensure!(
+            on_devices,
+            "gradients are to be summed on devices, and are not on any"
+        );
+        if self.num_replicas() == collective.replicas() {
+            return Ok(());
+        }
+        if self.place() > 0 {
+            gradients.clear();
+        }
+        ops.sum_over_workers(self.rank(), gradients.buckets_mut()?)
     }
 
     /// Calls `update` with the gradients of [`reduce_gradients`](Self::reduce_gradients) on each replica
@@ -169,14 +194,14 @@ mod tests {
     }
 
     fn each_for_itself(replica: &ReplicaContext, mut gradients: FlatGradients) -> Result<()> {
-        replica.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut())?;
+        replica.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut()?)?;
         update_parameters(gradients)
     }
 
     /// Replicas with a model and its optimizer. Its parameters are always the same: random ones would be
     /// others, as several tests draw numbers of one generator at once.
     fn created(replicas: usize) -> Arc<dyn Strategy> {
-        let strategy = MirroredStrategy::new(vec![Device::flex(); replicas]).unwrap();
+        let strategy = MirroredStrategy::new(vec![Device::flex(); replicas], None).unwrap();
         let strategy: Arc<dyn Strategy> = Arc::new(strategy);
         // A strategy is registered with a thread, which can have one.
         thread::scope(|scope| scope.spawn(|| create(&strategy).unwrap()).join().unwrap());
@@ -201,7 +226,7 @@ mod tests {
     /// Gradients of this replica's model that depend on `number`.
     fn gradients(number: usize) -> Result<FlatGradients> {
         let mut gradients = FlatGradients::new(&globals::model()?, Gradients::new())?;
-        let values = gradients.buckets_mut().iter_mut().flatten();
+        let values = gradients.buckets_mut()?.iter_mut().flatten();
         for (place, value) in values.enumerate() {
             *value = ((place + number) as f32).sin() * 1e-3;
         }

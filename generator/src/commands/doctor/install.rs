@@ -14,6 +14,7 @@ pub(super) enum Package {
     Mpi,
     NvidiaDriver,
     CudaToolkit,
+    Nccl,
     Vulkan,
     Rocm,
 }
@@ -70,6 +71,7 @@ impl Manager {
             Package::Mpi => self.mpi(),
             Package::NvidiaDriver => self.nvidia_driver(),
             Package::CudaToolkit => self.cuda_toolkit(),
+            Package::Nccl => self.nccl(),
             Package::Vulkan => self.vulkan(),
             Package::Rocm => self.rocm(),
         }
@@ -142,6 +144,15 @@ impl Manager {
             Manager::Pacman => "sudo pacman -S cuda",
             Manager::Winget => "winget install Nvidia.CUDA",
             _ => "https://developer.nvidia.com/cuda-downloads",
+        }
+    }
+
+    fn nccl(self) -> &'static str {
+        match self {
+            Manager::Apt => "sudo apt install libnccl2, from NVIDIA's repository",
+            Manager::Dnf => "sudo dnf install libnccl, from NVIDIA's repository",
+            Manager::Pacman => "sudo pacman -S nccl",
+            _ => "https://developer.nvidia.com/nccl",
         }
     }
 

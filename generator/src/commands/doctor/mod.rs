@@ -275,7 +275,10 @@ fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
         },
         _ => on_gpus("wgpu", "--features wgpu", &[parts::VULKAN], gpus("vulkan")),
     };
-    let cuda = [parts::NVIDIA_DRIVER, parts::CUDA_TOOLKIT];
+    let mut cuda = vec![parts::NVIDIA_DRIVER, parts::CUDA_TOOLKIT];
+    if gpus("cuda") > 1 && system == "linux" {
+        cuda.push(parts::NCCL);
+    }
     vec![
         flex,
         on_gpus("cuda", "--features cuda", &cuda, gpus("cuda")),

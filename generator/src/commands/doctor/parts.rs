@@ -64,6 +64,7 @@ pub(super) const MPICC: &str = "MPI compiler";
 pub(super) const LIBCLANG: &str = "libclang";
 pub(super) const NVIDIA_DRIVER: &str = "NVIDIA driver";
 pub(super) const CUDA_TOOLKIT: &str = "CUDA toolkit";
+pub(super) const NCCL: &str = "NCCL";
 pub(super) const ROCM: &str = "ROCm";
 pub(super) const VULKAN: &str = "Vulkan";
 
@@ -93,6 +94,7 @@ impl Parts {
             finder.libclang(),
             finder.nvidia_driver(&mut gpus),
             finder.cuda_toolkit(),
+            finder.nccl(),
             finder.rocm(&mut gpus),
             finder.vulkan(&mut gpus),
         ];
@@ -375,6 +377,12 @@ impl Finder<'_> {
             return self.part(CUDA_TOOLKIT, Package::CudaToolkit, State::Missing, detail);
         }
         part
+    }
+
+    /// Sums gradients between several GPUs.
+    fn nccl(&self) -> Part {
+        let folders = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].map(PathBuf::from);
+        self.library_part(NCCL, Package::Nccl, "nccl", &folders)
     }
 
     fn rocm(&self, gpus: &mut Vec<Gpu>) -> Part {

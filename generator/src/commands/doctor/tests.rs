@@ -106,7 +106,7 @@ fn full() -> Fake {
         ),
         (
             "/usr/local/cuda/lib64",
-            vec!["libcudart.so.12", "libnvrtc.so.12"],
+            vec!["libcudart.so.12", "libnccl.so.2", "libnvrtc.so.12"],
         ),
         ("/usr/local/cuda/include", vec!["cuda_runtime.h"]),
     ]);
@@ -258,6 +258,20 @@ fn cuda_needs_headers() {
     );
     fake.variables.insert("CUDA_PATH", "/cuda");
     fake.folders.insert("/cuda/include", vec!["cuda_runtime.h"]);
+    assert!(of(&diagnose(&fake).hardware, "cuda").usable);
+}
+
+#[test]
+fn several_gpus_need_nccl() {
+    let mut fake = full();
+    fake.folders
+        .insert("/usr/local/cuda/lib64", vec!["libnvrtc.so.12"]);
+    let cuda = diagnose(&fake);
+    let cuda = of(&cuda.hardware, "cuda");
+    assert_eq!(cuda.lacks, [parts::NCCL]);
+    assert!(cuda.install[0].contains("libnccl2"), "{cuda:?}");
+    fake.programs
+        .insert("nvidia-smi", said("NVIDIA H200, 143771, 550.54.15"));
     assert!(of(&diagnose(&fake).hardware, "cuda").usable);
 }
 
@@ -422,6 +436,7 @@ MPI compiler   missing  no mpicc in PATH
 libclang       missing  no libclang.so found
 NVIDIA driver  missing  no nvidia-smi in PATH
 CUDA toolkit   missing  no libnvrtc.so found
+NCCL           missing  no libnccl.so found
 ROCm           missing  no libamdhip64.so found
 Vulkan         missing  no libvulkan.so found
 
@@ -450,6 +465,8 @@ To install what is missing, as far as you want it:
     sudo apt install nvidia-driver, or on Ubuntu: sudo ubuntu-drivers install
   CUDA toolkit
     sudo apt install nvidia-cuda-toolkit
+  NCCL
+    sudo apt install libnccl2, from NVIDIA's repository
   ROCm
     https://rocm.docs.amd.com
   Vulkan

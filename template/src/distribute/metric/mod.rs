@@ -2,8 +2,12 @@ mod auc;
 mod confusion;
 mod per_example;
 
+use std::{cell::RefCell, mem};
+
 use anyhow::{Result, ensure};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+
+use super::read_all;
 
 pub use auc::AreaUnderRoc;
 pub use confusion::ConfusionMatrix;
@@ -39,34 +43,65 @@ pub trait Metric: Send + 'static {
 /// The mean of one value an example, kept as total and count.
 ///
 /// Source: `tf.keras.metrics.Mean`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Mean {
     name: &'static str,
+    counted: RefCell<Counted>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counted {
     total: f64,
     count: f64,
+    /// The values of batches that are in `count` and not yet in `total`, shape `[batch]` each.
+    unread: Vec<Tensor<1>>,
+}
+
+/// Batches whose values are read together.
+const UNREAD: usize = 64;
+
+impl Counted {
+    /// # Panics
+    /// A device failed.
+    fn read(&mut self) {
+        let values = read_all(mem::take(&mut self.unread));
+        for batch in values.expect("a device that gives the values of a metric") {
+            self.total += batch.into_iter().map(f64::from).sum::<f64>();
+        }
+    }
 }
 
 impl Mean {
     pub fn new(name: &'static str) -> Self {
         Mean {
             name,
-            total: 0.0,
-            count: 0.0,
+            counted: RefCell::default(),
         }
     }
 
     /// Counts the values `[batch]` of a replica's batch, each example once.
+    ///
+    /// # Panics
+    /// A device failed.
     pub fn update(&mut self, per_example: &Tensor<1>) {
-        let values = per_example.clone().into_data();
-        self.total += values.iter::<f64>().sum::<f64>();
-        self.count += per_example.dims()[0] as f64;
+        let counted = self.counted.get_mut();
+        counted.count += per_example.dims()[0] as f64;
+        // Without what was recorded for gradients, which would stay in memory.
+        counted.unread.push(per_example.clone().detach());
+        // A GPU would be waited for in each step, before it is told of the next operations.
+        if per_example.device() == Device::flex() || counted.unread.len() == UNREAD {
+            counted.read();
+        }
     }
 
     /// The mean; 0 of no examples.
+    ///
+    /// # Panics
+    /// A device failed.
     pub fn result(&self) -> f64 {
-        match self.count {
-            0.0 => 0.0,
-            count => self.total / count,
+        match self.state()[..] {
+            [total, count] if count > 0.0 => total / count,
+            _ => 0.0,
         }
     }
 }
@@ -77,11 +112,13 @@ impl Metric for Mean {
     }
 
     fn count(&self) -> usize {
-        self.count as usize
+        self.counted.borrow().count as usize
     }
 
     fn state(&self) -> Vec<f64> {
-        vec![self.total, self.count]
+        let mut counted = self.counted.borrow_mut();
+        counted.read();
+        vec![counted.total, counted.count]
     }
 
     fn add_state(&mut self, state: &[f64]) -> Result<()> {
@@ -91,8 +128,9 @@ impl Metric for Mean {
             self.name,
             state.len()
         );
-        self.total += state[0];
-        self.count += state[1];
+        let counted = self.counted.get_mut();
+        counted.total += state[0];
+        counted.count += state[1];
         Ok(())
     }
 
@@ -101,7 +139,7 @@ impl Metric for Mean {
     }
 
     fn reset(&mut self) {
-        (self.total, self.count) = (0.0, 0.0);
+        self.counted = RefCell::default();
     }
 }
 
@@ -161,9 +199,24 @@ pub fn merge_metric_states(
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
+    use crate::distribute::visible_devices;
+
+    #[test]
+    fn values_may_wait_until_they_are_asked_for() {
+        for device in visible_devices() {
+            let mut mean = Mean::new("loss");
+            for batch in 0..2 * UNREAD + 3 {
+                mean.update(&Tensor::from_floats([batch as f32, 1.0], &device));
+            }
+            let batches = (2 * UNREAD + 3) as f64;
+            assert_eq!(mean.count() as f64, 2.0 * batches);
+            let total = batches * (batches - 1.0) / 2.0 + batches;
+            assert_eq!(mean.clone().state(), [total, 2.0 * batches]);
+            assert_eq!(mean.result(), total / (2.0 * batches));
+            assert_eq!(mean.results()[0].1, mean.result(), "asked again");
+        }
+    }
 
     #[test]
     fn replicas_merge_by_examples_and_not_by_means() {

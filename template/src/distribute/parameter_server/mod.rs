@@ -24,8 +24,8 @@ use self::{
     server::Server,
 };
 use super::{
-    FlatGradients, MultiWorkerMirroredStrategy, PerReplica, ReplicaContext, ReplicaState,
-    ReplicaThreads, Strategy, Workers, load_parameters,
+    CrossDevice, FlatGradients, MultiWorkerMirroredStrategy, PerReplica, ReplicaContext,
+    ReplicaState, ReplicaThreads, Strategy, Workers, load_parameters,
 };
 use crate::{data::Shard, globals};
 
@@ -97,7 +97,10 @@ impl ParameterServerStrategy {
     ) -> Result<Self> {
         let replicas = devices.len();
         let device = devices.first().context("a worker needs a device")?.clone();
-        let mirrored = MultiWorkerMirroredStrategy::new(devices, Arc::clone(&workers), settings)?;
+        // What crosses between joins is small, and its replicas do not wait for each other in between.
+        let host = Some(CrossDevice::Host);
+        let workers_of = Arc::clone(&workers);
+        let mirrored = MultiWorkerMirroredStrategy::new(devices, workers_of, settings, host)?;
         let staleness = options.max_staleness;
         let staleness = staleness.unwrap_or(2 * mirrored.num_replicas());
         let local = match workers.is_chief() {
@@ -436,7 +439,7 @@ impl ParameterServer {
     /// The process of the server is lost.
     pub fn push(&self, replica: usize, gradients: &FlatGradients) -> Result<()> {
         self.holding().remove(&replica);
-        let gradients = gradients.values().collect();
+        let gradients = gradients.to_values()?;
         self.tell(Request::Push { replica, gradients })
     }
 
@@ -592,7 +595,8 @@ mod tests {
             })
         });
         assert!(
-            message.contains("the parameter server failed: 1 gradients came, and the model has "),
+            message.contains("the parameter server failed")
+                && message.contains(": 1 gradients came, and the model has "),
             "{message}"
         );
     }

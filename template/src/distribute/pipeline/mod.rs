@@ -364,7 +364,7 @@ mod tests {
                     .iter()
                     .all(|(_, values)| values.iter().any(|value| *value != 0.0))
             );
-            let pairs = in_stages.values().zip(whole.values());
+            let pairs = in_stages.to_values()?.into_iter().zip(whole.to_values()?);
             Ok(pairs
                 .map(|(one, other)| (one - other).abs())
                 .fold(0.0, f32::max))

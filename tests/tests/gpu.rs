@@ -1,0 +1,116 @@
+//! A project for GPUs on one in software, which is a GPU to all but its driver: kernels are compiled
+//! for it, tensors stay in its memory, and replicas wait for what they read.
+
+use std::process::Command;
+
+use kiln_tests::{
+    job::{Job, assert_near, fails},
+    rendered::{Project, text},
+    running::{TRAINING, output},
+    vulkan,
+};
+
+/// How far weights may be from those of the CPU, which adds numbers up in another order.
+const TOLERANCE: f64 = 1e-4;
+
+#[test]
+fn a_project_trains_on_a_gpu() {
+    if !vulkan::is_there() {
+        return;
+    }
+    let project = Project::with_answers(&[("hardware", "wgpu")]);
+    let gpu = [vulkan::WANTED];
+    // The contracts among them: replicas that share a GPU train to what one trains to.
+    let printed = project.cargo_with(&["test"], &gpu);
+    assert!(
+        printed.contains("replicas_train_to_the_weights_of_one ... ok"),
+        "{printed}"
+    );
+    let job = Job {
+        programs: project.build_in_debug(),
+        folder: project.path(),
+        strategy: "mirrored",
+    };
+    a_gpu_in_software_is_used_where_it_is_asked_for(&job);
+    a_gpu_goes_on_where_the_cpu_stopped(&job);
+}
+
+fn on_gpu(job: &Job, options: &[&str]) -> Command {
+    let mut command = job.alone();
+    command
+        .env(vulkan::WANTED.0, vulkan::WANTED.1)
+        .args(options);
+    command
+}
+
+/// It is slower than the CPU, which nobody should take for a GPU unawares.
+fn a_gpu_in_software_is_used_where_it_is_asked_for(job: &Job) {
+    let options = ["--devices", "1", "--epochs", "1"];
+    fails(
+        job.alone().args(options),
+        &["no such GPU was found", "--devices 1"],
+    );
+    let refused = fails(
+        &mut on_gpu(job, &options),
+        &["devices are counted from 0 to 0"],
+    );
+    assert!(!refused.contains("no such GPU was found"), "{refused}");
+    let nccl = ["--cross-device-ops", "nccl"];
+    fails(&mut on_gpu(job, &nccl), &["several CUDA GPUs"]);
+}
+
+/// From one checkpoint of the CPU, the same steps on both, with one replica and with two.
+fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
+    let train = |command: &mut Command, replicas: usize, epochs: &str, runs: &str| {
+        let (count, batch) = (replicas.to_string(), (48 / replicas).to_string());
+        command.args([
+            "--replicas",
+            &count,
+            "--batch-size",
+            &batch,
+            "--steps-per-epoch",
+            "5",
+        ]);
+        command.args([
+            "--epochs",
+            epochs,
+            "--output-dir",
+            runs,
+            "--resume",
+            "train",
+        ]);
+        let output = output(command, TRAINING);
+        assert!(output.status.success(), "{}", text(&output));
+        text(&output)
+    };
+    train(&mut job.alone(), 1, "1", "runs/start");
+    let continue_on = |command: &mut Command, replicas: usize, runs: &str| {
+        let copied = Command::new("cp")
+            .args(["-r", "runs/start", runs])
+            .current_dir(&job.folder)
+            .status();
+        assert!(copied.unwrap().success());
+        let printed = train(command, replicas, "2", runs);
+        assert!(printed.contains("resumed from"), "{printed}");
+        printed
+    };
+    continue_on(&mut job.alone(), 1, "runs/cpu");
+    let expected = (job.weights("runs/cpu"), job.metrics("runs/cpu"));
+    for replicas in [1, 2] {
+        let runs = format!("runs/gpu-{replicas}");
+        let printed = continue_on(&mut on_gpu(job, &[]), replicas, &runs);
+        let shares = printed.contains("replicas and stages are 2 and GPUs 1");
+        assert_eq!(shares, replicas == 2, "{printed}");
+        let what = format!("weights of {replicas} replicas on a GPU");
+        assert_near(&job.weights(&runs), &expected.0, TOLERANCE, &what);
+        let what = format!("metrics of {replicas} replicas on a GPU");
+        assert_near(&job.metrics(&runs), &expected.1, TOLERANCE, &what);
+    }
+    continue_on(&mut on_gpu(job, &[]), 2, "runs/again");
+    let parameters = |runs| job.manifest(runs)["parameters"].clone();
+    assert_eq!(
+        parameters("runs/again"),
+        parameters("runs/gpu-2"),
+        "bit for bit"
+    );
+}
