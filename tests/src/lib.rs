@@ -6,6 +6,7 @@ pub mod python;
 pub mod rendered;
 pub mod rounds;
 pub mod running;
+pub mod slurm;
 pub mod throughput;
 pub mod vulkan;
 

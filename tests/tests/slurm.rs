@@ -1,0 +1,148 @@
+//! The script for Slurm, on a cluster of it: two nodes train to what one replica trains to, save when the
+//! time of a job is up, go on with the next one, and end where one of them is lost.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use kiln_tests::{
+    NAME,
+    job::{Job, assert_close},
+    mpi,
+    rendered::{Project, idx_data},
+    running::TRAINING,
+    slurm::{self, Cluster},
+};
+
+/// Examples of a global batch.
+const GLOBAL_BATCH: usize = 24;
+const SCRIPT: &str = "launch/slurm.sh";
+
+#[test]
+fn the_script_for_slurm_trains_on_its_nodes() {
+    if !mpi::is_there() || !slurm::is_there() {
+        return;
+    }
+    let script = Project::with_answers(&[("cluster", "slurm")])
+        .path()
+        .join(SCRIPT);
+    let script = fs::read_to_string(&script).unwrap();
+    let project = Project::default_answers();
+    let job = Job {
+        programs: project.build_for_all_strategies(),
+        folder: project.path(),
+        strategy: "multi-worker-mirrored",
+    };
+    // Where a build of a user has the program.
+    let (launch, built) = (job.folder.join("launch"), job.folder.join("target/release"));
+    fs::create_dir_all(&launch).unwrap();
+    fs::create_dir_all(&built).unwrap();
+    fs::write(job.folder.join(SCRIPT), script).unwrap();
+    fs::copy(job.programs.join("program"), built.join(NAME)).unwrap();
+    idx_data(&job.folder.join("small"), 8);
+    let cluster = Cluster::start();
+    nodes_train_to_the_weights_of_one_device(&job, &cluster);
+    a_job_saves_when_its_time_is_up_and_the_next_one_goes_on(&job, &cluster);
+    a_node_that_is_lost_ends_the_job(&job, &cluster);
+}
+
+/// Submits the script with what all trainings here have; gives the number of the job and the file with what
+/// it prints.
+fn submit(job: &Job, cluster: &Cluster, runs: &str, options: &[&str]) -> (String, PathBuf) {
+    let batch = (GLOBAL_BATCH / 2).to_string();
+    let common = [
+        "--replicas",
+        "1",
+        "--batch-size",
+        &batch,
+        "--data-dir",
+        "small",
+    ];
+    let output = format!("{runs}.txt");
+    fs::create_dir_all(job.folder.join("runs")).unwrap();
+    let arguments = [&common[..], &["--output-dir", runs], options].concat();
+    let number = cluster.submit(&job.folder, SCRIPT, &output, &arguments);
+    (number, job.folder.join(output))
+}
+
+fn nodes_train_to_the_weights_of_one_device(job: &Job, cluster: &Cluster) {
+    let batch = GLOBAL_BATCH.to_string();
+    let one = [
+        "--strategy",
+        "one-device",
+        "--batch-size",
+        &batch,
+        "--epochs",
+        "3",
+    ];
+    job.runs_alone(
+        &[
+            &one[..],
+            &["--data-dir", "small", "--output-dir", "runs/one"],
+        ]
+        .concat(),
+    );
+    let (number, output) = submit(job, cluster, "runs/nodes", &["--epochs", "3"]);
+    let state = cluster.wait(&number);
+    let printed = fs::read_to_string(output).unwrap();
+    assert_eq!(state, "COMPLETED", "{printed}");
+    assert_eq!(job.manifest("runs/nodes")["replicas"], 2, "{printed}");
+    let (one, nodes) = (job.weights("runs/one"), job.weights("runs/nodes"));
+    assert_close(&nodes, &one, "weights of two nodes of Slurm");
+}
+
+/// What Slurm does two minutes before the end, for the signal that the script asks for.
+fn a_job_saves_when_its_time_is_up_and_the_next_one_goes_on(job: &Job, cluster: &Cluster) {
+    let (number, output) = submit(job, cluster, "runs/late", &["--epochs", "100000", "train"]);
+    second_epoch(job, "runs/late");
+    cluster.signal(&number, "USR1");
+    let state = cluster.wait(&number);
+    let printed = fs::read_to_string(&output).unwrap();
+    assert_eq!(state, "COMPLETED", "{printed}");
+    let step = job.manifest("runs/late")["step"].as_u64().unwrap();
+    // An update at least, and in the next job only what is left of them.
+    assert!(step > 0, "{printed}");
+    let epochs = (step / 3 + 2).to_string();
+    let (number, output) = submit(job, cluster, "runs/late", &["--epochs", &epochs, "train"]);
+    let state = cluster.wait(&number);
+    let printed = fs::read_to_string(output).unwrap();
+    assert_eq!(state, "COMPLETED", "{printed}");
+    let resumed = format!("resumed from runs/late/checkpoints/step-{step:08}");
+    assert!(printed.contains(&resumed), "no {resumed}: {printed}");
+    assert_eq!(job.manifest("runs/late")["step"], (step / 3 + 2) * 3);
+}
+
+fn a_node_that_is_lost_ends_the_job(job: &Job, cluster: &Cluster) {
+    let options = ["--epochs", "100000", "--timeout", "8", "train"];
+    let (number, output) = submit(job, cluster, "runs/lost", &options);
+    second_epoch(job, "runs/lost");
+    // The program itself, and not the `srun` that names it.
+    let of_program = format!("^[^ ]*target/release/{NAME} .*runs/lost");
+    let workers = Command::new("pgrep").args(["--full", &of_program]).output();
+    let workers = String::from_utf8(workers.unwrap().stdout).unwrap();
+    let workers: Vec<&str> = workers.lines().collect();
+    let mut kill = Command::new("kill");
+    let killed = kill
+        .args(["-KILL", workers.last().expect("a worker")])
+        .status();
+    assert!(killed.unwrap().success());
+    let state = cluster.wait(&number);
+    let printed = fs::read_to_string(output).unwrap();
+    assert_eq!(state, "FAILED", "{printed}");
+    assert!(!job.manifest("runs/lost")["step"].is_null(), "{printed}");
+}
+
+/// Waits until the second epoch begins.
+fn second_epoch(job: &Job, runs: &str) {
+    let log = job.folder.join(runs).join("metrics.jsonl");
+    let lines = || fs::read_to_string(&log).unwrap_or_default().lines().count();
+    let start = Instant::now();
+    while lines() < 2 {
+        assert!(start.elapsed() < TRAINING, "{runs} has no second epoch");
+        sleep(Duration::from_millis(20));
+    }
+}
