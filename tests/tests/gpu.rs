@@ -99,7 +99,7 @@ fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
     for replicas in [1, 2] {
         let runs = format!("runs/gpu-{replicas}");
         let printed = continue_on(&mut on_gpu(job, &[]), replicas, &runs);
-        let shares = printed.contains("replicas and stages are 2 and GPUs 1");
+        let shares = printed.contains("2 replicas or stages take turns");
         assert_eq!(shares, replicas == 2, "{printed}");
         let what = format!("weights of {replicas} replicas on a GPU");
         assert_near(&job.weights(&runs), &expected.0, TOLERANCE, &what);

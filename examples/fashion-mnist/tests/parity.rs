@@ -189,7 +189,7 @@ fn the_gradients_of_a_step_are_those_of_tensorflow() -> Result<()> {
         let gradients = FlatGradients::new(&globals::model()?, gradients)?;
         let norms = gradients
             .iter()
-            .map(|(path, values)| (path.to_owned(), norm(values)));
+            .map(|(path, values)| (path.to_owned(), norm(&values)));
         Ok((losses, norms.collect::<HashMap<_, _>>()))
     })?;
     for (losses, norms) in steps {

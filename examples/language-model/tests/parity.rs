@@ -142,7 +142,7 @@ fn the_gradients_are_those_of_jax() -> Result<()> {
         ensure!(gradients.iter().count() == reference.gradient_norms.len());
         for (name, values) in gradients.iter() {
             let expected = reference.gradient_norms[name];
-            ensure_close(name, norm(values), expected, 1e-4 * expected)?;
+            ensure_close(name, norm(&values), expected, 1e-4 * expected)?;
         }
         Ok(())
     })
