@@ -27,10 +27,10 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     if !mpi::is_there() || !slurm::is_there() {
         return;
     }
-    let script = Project::with_answers(&[("cluster", "slurm")])
-        .path()
-        .join(SCRIPT);
-    let script = fs::read_to_string(&script).unwrap();
+    let rendered = Project::with_answers(&[("cluster", "slurm")]);
+    let script = fs::read_to_string(rendered.path().join(SCRIPT)).unwrap();
+    // One at a time.
+    drop(rendered);
     let project = Project::default_answers();
     let job = Job {
         programs: project.build_for_all_strategies(),
