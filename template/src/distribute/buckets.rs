@@ -256,19 +256,24 @@ impl Buckets {
     /// # Errors
     /// A device failed.
     pub fn add(&mut self, other: &Buckets) -> Result<()> {
-        if let (Buckets::OnDevices(sums), Buckets::OnDevices(values)) = (&mut *self, other) {
-            let mut values = values.iter().cloned();
-            replace_each(sums, |sum| match values.next() {
-                Some(values) => sum + values,
-                None => sum,
-            });
-            return Ok(());
-        }
-        let mut other = other.clone();
-        for (sums, values) in self.host()?.iter_mut().zip(other.host()?) {
-            add(sums, values);
+        match (&mut *self, other) {
+            (Buckets::Host(sums), Buckets::Host(values)) => add_each(sums, values),
+            (Buckets::OnDevices(sums), Buckets::OnDevices(values)) => {
+                let mut values = values.iter().cloned();
+                replace_each(sums, |sum| match values.next() {
+                    Some(values) => sum + values,
+                    None => sum,
+                });
+            }
+            _ => add_each(self.host()?, other.clone().host()?),
         }
         Ok(())
+    }
+}
+
+fn add_each(sums: &mut [Vec<f32>], values: &[Vec<f32>]) {
+    for (sums, values) in sums.iter_mut().zip(values) {
+        add(sums, values);
     }
 }
 
