@@ -11,7 +11,7 @@ pub mod throughput;
 pub mod vulkan;
 
 use std::{
-    fs, io,
+    env, fs, io,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -35,6 +35,21 @@ pub fn repository() -> PathBuf {
         .parent()
         .expect("`tests` lies in the repository")
         .into()
+}
+
+/// Whether what a test needs is there; where not, says what is skipped, and how to have it.
+///
+/// # Panics
+/// It is `missing`, and the variable `required` of the environment asks for it.
+fn there_or_skipped(there: bool, required: &str, missing: &str, skipped: &str) -> bool {
+    assert!(
+        there || env::var_os(required).is_none(),
+        "{required} is set, and {missing}"
+    );
+    if !there {
+        eprintln!("skipped: {skipped}");
+    }
+    there
 }
 
 /// The template's folder.

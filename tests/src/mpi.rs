@@ -1,9 +1,8 @@
 //! The MPI of this machine.
 
-use std::{
-    env,
-    process::{Command, Stdio},
-};
+use std::process::{Command, Stdio};
+
+use crate::there_or_skipped;
 
 /// Whether there is one to build and run with; where not, says that a test is skipped.
 ///
@@ -19,16 +18,12 @@ pub fn is_there() -> bool {
         version.status().is_ok_and(|status| status.success())
     };
     let there = found("mpirun") && found("mpicc");
-    assert!(
-        there || env::var_os("KILN_REQUIRE_MPI").is_none(),
-        "KILN_REQUIRE_MPI is set, and there is no mpirun or no mpicc"
-    );
-    if !there {
-        eprintln!(
-            "skipped: what needs MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it"
-        );
-    }
-    there
+    there_or_skipped(
+        there,
+        "KILN_REQUIRE_MPI",
+        "there is no mpirun or no mpicc",
+        "what needs MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it",
+    )
 }
 
 /// `mpirun` with this many processes; the program and its options are to be added.

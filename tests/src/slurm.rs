@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::{
     rendered::text,
     running::{self, Running, TRAINING},
+    there_or_skipped,
 };
 
 const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare"];
@@ -30,16 +31,12 @@ pub fn is_there() -> bool {
     let is_root = Command::new("id").arg("-u").output();
     let is_root = is_root.is_ok_and(|id| id.stdout.trim_ascii() == b"0");
     let there = found && is_root;
-    assert!(
-        there || env::var_os("KILN_REQUIRE_SLURM").is_none(),
-        "KILN_REQUIRE_SLURM is set, and this is not root's, or one of {PROGRAMS:?} is missing"
-    );
-    if !there {
-        eprintln!(
-            "skipped: what needs Slurm; as root, `apt install munge slurm-client slurmctld slurmd` has it"
-        );
-    }
-    there
+    there_or_skipped(
+        there,
+        "KILN_REQUIRE_SLURM",
+        &format!("this is not root's, or one of {PROGRAMS:?} is missing"),
+        "what needs Slurm; as root, `apt install munge slurm-client slurmctld slurmd` has it",
+    )
 }
 
 /// The daemons of a cluster, with all that they write in one folder.

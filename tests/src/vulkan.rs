@@ -1,6 +1,8 @@
 //! A GPU in software: Mesa's driver of Vulkan for machines that have none.
 
-use std::{env, fs, process::Command};
+use std::{fs, process::Command};
+
+use crate::there_or_skipped;
 
 /// By which a program takes it for a GPU.
 pub const WANTED: (&str, &str) = ("CUBECL_WGPU_DEFAULT_DEVICE", "Cpu");
@@ -21,14 +23,10 @@ pub fn is_there() -> bool {
         names.any(|name| name.to_string_lossy().starts_with("lvp_icd"))
     });
     let there = has_loader && has_driver;
-    assert!(
-        there || env::var_os("KILN_REQUIRE_VULKAN").is_none(),
-        "KILN_REQUIRE_VULKAN is set, and there is no libvulkan.so.1 or no driver in software"
-    );
-    if !there {
-        eprintln!(
-            "skipped: what needs a GPU in software; `apt install libvulkan1 mesa-vulkan-drivers` has it"
-        );
-    }
-    there
+    there_or_skipped(
+        there,
+        "KILN_REQUIRE_VULKAN",
+        "there is no libvulkan.so.1 or no driver in software",
+        "what needs a GPU in software; `apt install libvulkan1 mesa-vulkan-drivers` has it",
+    )
 }
