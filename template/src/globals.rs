@@ -392,10 +392,13 @@ impl ReplicaState for Metrics {
 }
 
 impl ReplicaState for Trainable {
-    /// A fork has parameters with the same ids and values, and an autodiff graph of its own. It
-    /// would share running statistics; `valid` copies them.
+    /// The same ids and values, with an autodiff graph of its own, and running statistics, which `valid`
+    /// copies where a clone would share them.
     fn mirror(self, device: &Device) -> Result<Self> {
-        let mut model = self.model.valid().train().fork(device);
+        let mut model = self.model.valid().train();
+        if model.devices() != [device.clone()] {
+            model = model.fork(device);
+        }
         if let Some(pipeline) = replica_context()?.pipeline() {
             ensure_split(&model, STAGES)?;
             model = place(model, STAGES, pipeline.devices());

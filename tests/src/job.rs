@@ -220,9 +220,13 @@ pub fn assert_near(left: &[f64], right: &[f64], tolerance: f64, what: &str) {
 /// It does not come so far.
 #[track_caller]
 pub fn wait_for_second_epoch(running: Running, runs: &Path) -> Running {
-    let log = runs.join("metrics.jsonl");
-    let lines = || fs::read_to_string(&log).unwrap_or_default().lines().count();
-    running.wait_until("second epoch", || lines() >= 2)
+    running.wait_until("second epoch", || second_epoch_began(runs))
+}
+
+/// Whether a training that writes into `runs` has come to its second epoch.
+pub fn second_epoch_began(runs: &Path) -> bool {
+    let log = fs::read_to_string(runs.join("metrics.jsonl"));
+    log.unwrap_or_default().lines().count() >= 2
 }
 
 /// The process ids of the workers that use a folder.

@@ -1,6 +1,7 @@
 //! A rendered project on disk, to be compiled and run.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -209,9 +210,8 @@ impl Project {
         } else {
             "remote"
         };
-        let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
+        let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
-        fs::create_dir_all(&programs).expect("a folder");
         let mut names = Vec::new();
         let fixtures = repository().join("tests/fixtures/examples");
         for entry in fs::read_dir(fixtures).expect("the examples") {
@@ -228,12 +228,7 @@ impl Project {
             "--bins",
             "--examples",
         ]);
-        let built = shared_target().join("release");
-        fs::copy(built.join(NAME), programs.join("program")).expect("a program");
-        for name in names {
-            fs::copy(built.join("examples").join(&name), programs.join(name)).expect("an example");
-        }
-        programs
+        self.keep_programs("release", &names)
     }
 
     /// Builds the project and the example that prints weights, without optimising what is the project's, as
@@ -242,15 +237,23 @@ impl Project {
     /// # Panics
     /// It does not build.
     pub fn build_in_debug(&self) -> PathBuf {
-        let (examples, programs) = (self.path().join("examples"), self.path().join("programs"));
+        let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
-        fs::create_dir_all(&programs).expect("a folder");
         let weights = repository().join("tests/fixtures/examples/weights.rs");
         fs::copy(weights, examples.join("weights.rs")).expect("an example");
         self.cargo(&["build", "--bins", "--example", "weights"]);
-        let built = shared_target().join("debug");
+        self.keep_programs("debug", &["weights".into()])
+    }
+
+    /// Copies the program as `program`, and examples, to where no later build replaces them.
+    fn keep_programs(&self, profile: &str, examples: &[OsString]) -> PathBuf {
+        let (built, programs) = (shared_target().join(profile), self.path().join("programs"));
+        fs::create_dir_all(&programs).expect("a folder");
         fs::copy(built.join(NAME), programs.join("program")).expect("a program");
-        fs::copy(built.join("examples/weights"), programs.join("weights")).expect("an example");
+        for name in examples {
+            let example = built.join("examples").join(name);
+            fs::copy(example, programs.join(name)).expect("an example");
+        }
         programs
     }
 

@@ -190,6 +190,19 @@ fn wrong_input_is_an_error_that_names_it() {
             &["--strategy", "one-device", "--replicas", "2"],
             "has one replica",
         ),
+        (
+            &["--max-staleness", "2"],
+            "--max-staleness is for --strategy parameter-server",
+        ),
+        (
+            &[
+                "--strategy",
+                "parameter-server",
+                "--cross-device-ops",
+                "host",
+            ],
+            "--cross-device-ops is for --strategy mirrored",
+        ),
         (&["--data-dir", &missing], "neither train-images-idx3-ubyte"),
         (
             &["--output-dir", "Cargo.toml"],

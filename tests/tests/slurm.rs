@@ -11,7 +11,7 @@ use std::{
 
 use kiln_tests::{
     NAME,
-    job::{Job, assert_close},
+    job::{Job, assert_close, second_epoch_began},
     mpi,
     rendered::{Project, idx_data},
     running::TRAINING,
@@ -138,11 +138,11 @@ fn a_node_that_is_lost_ends_the_job(job: &Job, cluster: &Cluster) {
 
 /// Waits until the second epoch begins.
 fn second_epoch(job: &Job, runs: &str) {
-    let log = job.folder.join(runs).join("metrics.jsonl");
-    let lines = || fs::read_to_string(&log).unwrap_or_default().lines().count();
+    let runs = job.folder.join(runs);
     let start = Instant::now();
-    while lines() < 2 {
-        assert!(start.elapsed() < TRAINING, "{runs} has no second epoch");
+    while !second_epoch_began(&runs) {
+        let waited = start.elapsed();
+        assert!(waited < TRAINING, "no second epoch in {}", runs.display());
         sleep(Duration::from_millis(20));
     }
 }

@@ -235,8 +235,11 @@ impl CrossDeviceOps for SharedMemory {
 
     fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
         let others = self.move_to_first(rank, buckets)?;
-        let mut buckets = buckets.iter_mut().enumerate();
-        buckets.try_for_each(|(place, bucket)| add_bucket(bucket, place, &others))
+        // All at once: threads that sleep take as long to wake as to add up one bucket.
+        on_all_threads(buckets.iter().map(Vec::len).sum(), || {
+            let buckets = buckets.par_iter_mut().enumerate();
+            buckets.try_for_each(|(place, bucket)| add_bucket(bucket, place, &others))
+        })
     }
 
     fn collective(&self) -> Option<&dyn Collective> {

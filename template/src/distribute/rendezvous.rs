@@ -1,23 +1,28 @@
 use std::{
     fmt::Display,
+    hint::spin_loop,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::available_parallelism,
+    thread::{available_parallelism, yield_now},
 };
 
 use anyhow::{Result, bail};
 
-/// Polls before a thread goes to sleep: others arrive within microseconds when all share a step.
-const POLLS: usize = 2_000;
+/// Looks for the others before a thread goes to sleep, as waking it takes tens of microseconds. When all
+/// share a step they arrive sooner.
+const SPINS: usize = 200;
+/// Looks after those, as while the first replica updates for all. Other threads, such as those that it
+/// updates with, may have the core between two of them.
+const YIELDS: usize = 2_000;
 
 /// A barrier that opens for all with an error as soon as one party fails.
 ///
 /// `std::sync::Barrier` would leave the others waiting for ever.
 pub struct Rendezvous {
     parties: usize,
-    polls: usize,
+    polls: bool,
     /// Meetings that were complete, counted so that a thread sees its own one pass.
     meetings: AtomicUsize,
     state: Mutex<State>,
@@ -36,7 +41,7 @@ impl Rendezvous {
         Rendezvous {
             parties,
             // With fewer cores than parties, polling keeps the one waited for from its core.
-            polls: if parties <= cores { POLLS } else { 0 },
+            polls: parties <= cores,
             meetings: AtomicUsize::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -66,11 +71,8 @@ impl Rendezvous {
 
     fn wait_for(&self, meeting: usize) -> Result<()> {
         let passed = || self.meetings.load(Ordering::Acquire) != meeting;
-        for _ in 0..self.polls {
-            if passed() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
+        if self.polls && poll(&passed) {
+            return Ok(());
         }
         let mut state = self.lock();
         loop {
@@ -98,4 +100,18 @@ impl Rendezvous {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Waits for a short time, and tells whether what was waited for has come.
+fn poll(passed: impl Fn() -> bool) -> bool {
+    for look in 0..SPINS + YIELDS {
+        if passed() {
+            return true;
+        }
+        match look < SPINS {
+            true => spin_loop(),
+            false => yield_now(),
+        }
+    }
+    false
 }

@@ -1,6 +1,7 @@
 use std::{
     any::Any,
     cell::{Cell, RefCell},
+    iter,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
@@ -23,8 +24,8 @@ use super::{
 };
 use crate::data::{BatchInfo, stream};
 
-/// Looks for the next job before a thread goes to sleep, as waking it takes tens of microseconds. Other
-/// threads may have the core between two looks.
+/// Looks for what another thread sends before a thread goes to sleep, as waking it takes tens of
+/// microseconds. Other threads may have the core between two looks.
 const POLLS: usize = 100;
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
@@ -430,7 +431,10 @@ impl ReplicaThreads {
         drop(sender);
         let mut outputs: Vec<Option<O>> = self.jobs.iter().map(|_| None).collect();
         let mut failures = Vec::new();
-        for (replica, result) in results.iter().take(self.jobs.len()) {
+        // The others end soon after the first one.
+        let rest = iter::repeat_with(|| next(&results));
+        let results = iter::once(results.recv().ok()).chain(rest);
+        for (replica, result) in results.take(self.jobs.len()).flatten() {
             match result {
                 Ok(output) => outputs[replica] = Some(output),
                 Err(failure) => failures.push(failure),
@@ -552,15 +556,15 @@ fn start_thread(
     Ok(sender)
 }
 
-/// The next job, or none where there will be no more.
-fn next(jobs: &Receiver<Job>) -> Option<Job> {
+/// What comes next, soon, or none where nothing will any more.
+fn next<T>(sent: &Receiver<T>) -> Option<T> {
     for _ in 0..POLLS {
-        match jobs.try_recv() {
+        match sent.try_recv() {
             Err(TryRecvError::Empty) => thread::yield_now(),
-            job => return job.ok(),
+            received => return received.ok(),
         }
     }
-    jobs.recv().ok()
+    sent.recv().ok()
 }
 
 /// Gives `done` what `step` comes to; where it fails or panics, names this replica, and releases the

@@ -4,7 +4,10 @@
 //! ones. The first replica then updates them for all, with the threads of all, and memory holds the
 //! parameters and the state of the optimizer once. Replicas with GPUs of their own update their own.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
@@ -17,15 +20,15 @@ use super::{
 use crate::globals::{self, TrainingState};
 
 /// Fewer values than this take longer to hand to other threads than to compute.
-const MANY: usize = 1 << 16;
+const MANY: usize = 1 << 18;
 /// Values that a thread computes at a time.
 pub const PIECE: usize = 1 << 14;
 
 /// What the replicas of a process have to share updates.
 pub(super) struct SharedUpdate {
     threads: ThreadPool,
-    /// What the first replica made for each of the others.
-    made: Vec<Mutex<Option<TrainingState>>>,
+    /// What the first replica made for each of the others, which may not have taken earlier ones yet.
+    made: Vec<Mutex<VecDeque<TrainingState>>>,
 }
 
 impl SharedUpdate {
@@ -134,7 +137,8 @@ impl ReplicaContext {
         update()?;
         let state = globals::training_state()?;
         for made in &shared.made[1..] {
-            *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.clone());
+            let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+            made.push_back(state.clone());
         }
         self.cross_device_ops().meet()?;
         self.await_copies(state.has_running_statistics())
@@ -143,7 +147,7 @@ impl ReplicaContext {
     fn take_update(&self, shared: &SharedUpdate) -> Result<()> {
         self.cross_device_ops().meet()?;
         let made = shared.made[self.place()].lock();
-        let made = made.unwrap_or_else(PoisonError::into_inner).take();
+        let made = made.unwrap_or_else(PoisonError::into_inner).pop_front();
         let made = made.context("the first replica made no update")?;
         let has_statistics = made.has_running_statistics();
         made.mirror(self.device())?.register();
