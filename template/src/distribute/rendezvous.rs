@@ -71,7 +71,7 @@ impl Rendezvous {
 
     fn wait_for(&self, meeting: usize) -> Result<()> {
         let passed = || self.meetings.load(Ordering::Acquire) != meeting;
-        if self.polls && poll(&passed) {
+        if self.polls && poll(passed) {
             return Ok(());
         }
         let mut state = self.lock();
