@@ -1,9 +1,8 @@
 use std::{
-    collections::VecDeque,
     mem,
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
+        Arc, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -13,6 +12,7 @@ use rayon::prelude::*;
 
 use super::{
     collective::Collective,
+    queues::Queues,
     rendezvous::Rendezvous,
     shared_update::{PIECE, on_all_threads},
 };
@@ -94,7 +94,7 @@ pub struct SharedMemory {
     contributions: Vec<RwLock<Vec<f32>>>,
     reduced: Vec<RwLock<Vec<f32>>>,
     /// The buckets that each replica hands to the first one, which may not have taken earlier ones yet.
-    handed: Vec<Mutex<VecDeque<Vec<Vec<f32>>>>>,
+    handed: Queues<Vec<Vec<f32>>>,
     words: Vec<AtomicU64>,
     collective: Option<Arc<dyn Collective>>,
 }
@@ -106,7 +106,7 @@ impl SharedMemory {
             meeting: Rendezvous::new(replicas),
             contributions: (0..replicas).map(|_| RwLock::default()).collect(),
             reduced: (0..replicas).map(|_| RwLock::default()).collect(),
-            handed: (0..replicas).map(|_| Mutex::default()).collect(),
+            handed: Queues::new(replicas),
             words: (0..replicas).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -150,19 +150,16 @@ impl SharedMemory {
         rank: usize,
         buckets: &mut [Vec<f32>],
     ) -> Result<Vec<Vec<Vec<f32>>>> {
-        let handed = |rank: usize| {
-            let handed = self.handed[rank].lock();
-            handed.unwrap_or_else(PoisonError::into_inner)
-        };
         if rank > 0 {
-            handed(rank).push_back(buckets.iter_mut().map(mem::take).collect());
+            let own = buckets.iter_mut().map(mem::take).collect();
+            self.handed.push(rank, own);
         }
         self.meeting.wait()?;
         let others = match rank {
             0 => 1..self.handed.len(),
             _ => 0..0,
         };
-        let oldest = others.map(|other| handed(other).pop_front().unwrap_or_default());
+        let oldest = others.map(|other| self.handed.pop(other).unwrap_or_default());
         Ok(oldest.collect())
     }
 

@@ -23,6 +23,8 @@ mod parameter_server;
 mod parameters;
 mod per_replica;
 mod pipeline;
+mod polling;
+mod queues;
 mod read;
 #[cfg(feature = "remote")]
 mod remote;

@@ -5,17 +5,18 @@ use std::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::{available_parallelism, yield_now},
+    thread::available_parallelism,
 };
 
 use anyhow::{Result, bail};
 
-/// Looks for the others before a thread goes to sleep, as waking it takes tens of microseconds. When all
-/// share a step they arrive sooner.
+use super::polling::poll;
+
+/// Looks for the others with nothing in between: when all share a step they arrive sooner.
 const SPINS: usize = 200;
-/// Looks after those, as while the first replica updates for all. Other threads, such as those that it
-/// updates with, may have the core between two of them.
-const YIELDS: usize = 2_000;
+/// Looks after those, as while the first replica updates for all. The threads that it updates with may
+/// have the core between two of them.
+const LOOKS: usize = 2_000;
 
 /// A barrier that opens for all with an error as soon as one party fails.
 ///
@@ -71,7 +72,7 @@ impl Rendezvous {
 
     fn wait_for(&self, meeting: usize) -> Result<()> {
         let passed = || self.meetings.load(Ordering::Acquire) != meeting;
-        if self.polls && poll(passed) {
+        if self.polls && passes_soon(passed) {
             return Ok(());
         }
         let mut state = self.lock();
@@ -103,15 +104,12 @@ impl Rendezvous {
 }
 
 /// Waits for a short time, and tells whether what was waited for has come.
-fn poll(passed: impl Fn() -> bool) -> bool {
-    for look in 0..SPINS + YIELDS {
+fn passes_soon(passed: impl Fn() -> bool) -> bool {
+    for _ in 0..SPINS {
         if passed() {
             return true;
         }
-        match look < SPINS {
-            true => spin_loop(),
-            false => yield_now(),
-        }
+        spin_loop();
     }
-    false
+    poll(LOOKS, || passed().then_some(())).is_some()
 }

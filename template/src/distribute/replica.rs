@@ -1,14 +1,13 @@
 use std::{
     any::Any,
     cell::{Cell, RefCell},
-    iter,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, Sender, TryRecvError, channel},
+        mpsc::{Sender, channel},
     },
     thread,
     time::Duration,
@@ -20,13 +19,10 @@ use rand::rngs::StdRng;
 use rayon::ThreadPoolBuilder;
 
 use super::{
-    CrossDeviceOps, ParameterServer, PerReplica, Pipeline, ReduceOp, shared_update::SharedUpdate,
+    CrossDeviceOps, ParameterServer, PerReplica, Pipeline, ReduceOp, polling::receive,
+    shared_update::SharedUpdate,
 };
 use crate::data::{BatchInfo, stream};
-
-/// Looks for what another thread sends before a thread goes to sleep, as waking it takes tens of
-/// microseconds. Other threads may have the core between two looks.
-const POLLS: usize = 100;
 
 /// What is made once and then kept by every replica: losses, metrics, model and optimizer.
 pub trait ReplicaState: Clone + Send + 'static {
@@ -431,13 +427,16 @@ impl ReplicaThreads {
         drop(sender);
         let mut outputs: Vec<Option<O>> = self.jobs.iter().map(|_| None).collect();
         let mut failures = Vec::new();
-        // The others end soon after the first one.
-        let rest = iter::repeat_with(|| next(&results));
-        let results = iter::once(results.recv().ok()).chain(rest);
-        for (replica, result) in results.take(self.jobs.len()).flatten() {
-            match result {
-                Ok(output) => outputs[replica] = Some(output),
-                Err(failure) => failures.push(failure),
+        for turn in 0..self.jobs.len() {
+            // A step takes long, and the others end soon after the first one.
+            let ended = match turn {
+                0 => results.recv(),
+                _ => receive(&results),
+            };
+            match ended {
+                Ok((replica, Ok(output))) => outputs[replica] = Some(output),
+                Ok((_, Err(failure))) => failures.push(failure),
+                Err(_) => break,
             }
         }
         // The first one to fail is the cause; the others were released by it.
@@ -546,7 +545,7 @@ fn start_thread(
             let _ = ready.send(Ok(()));
             let context = Rc::new(context());
             CONTEXT.set(Some(Rc::clone(&context)));
-            while let Some(job) = next(&jobs) {
+            while let Ok(job) = receive(&jobs) {
                 job(&context);
             }
         })?;
@@ -554,17 +553,6 @@ fn start_thread(
         .recv()?
         .with_context(|| format!("cannot start the threads of replica {rank}"))?;
     Ok(sender)
-}
-
-/// What comes next, soon, or none where nothing will any more.
-fn next<T>(sent: &Receiver<T>) -> Option<T> {
-    for _ in 0..POLLS {
-        match sent.try_recv() {
-            Err(TryRecvError::Empty) => thread::yield_now(),
-            received => return received.ok(),
-        }
-    }
-    sent.recv().ok()
 }
 
 /// Gives `done` what `step` comes to; where it fails or panics, names this replica, and releases the

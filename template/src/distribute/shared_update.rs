@@ -4,18 +4,14 @@
 //! ones. The first replica then updates them for all, with the threads of all, and memory holds the
 //! parameters and the state of the optimizer once. Replicas with GPUs of their own update their own.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-};
-
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
+use core_affinity::CoreId;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{
     FlatGradients, Pipeline, ReduceOp, ReplicaContext, ReplicaState, hash_parameters,
-    replica_context,
+    queues::Queues, replica_context,
 };
 use crate::globals::{self, TrainingState};
 
@@ -28,7 +24,7 @@ pub const PIECE: usize = 1 << 14;
 pub(super) struct SharedUpdate {
     threads: ThreadPool,
     /// What the first replica made for each of the others, which may not have taken earlier ones yet.
-    made: Vec<Mutex<VecDeque<TrainingState>>>,
+    made: Queues<TrainingState>,
 }
 
 impl SharedUpdate {
@@ -48,14 +44,32 @@ impl SharedUpdate {
         if !shared || cfg!(all(debug_assertions, not(test))) {
             return Ok(None);
         }
+        let own_cores = cores_to_keep(cores);
         let threads = ThreadPoolBuilder::new()
             .num_threads(cores)
             .thread_name(|thread| format!("update-{thread}"))
+            .start_handler(move |thread| {
+                if let Some(core) = own_cores.get(thread) {
+                    // Where the system refuses, it places the thread itself.
+                    core_affinity::set_for_current(*core);
+                }
+            })
             .build();
         Ok(Some(SharedUpdate {
             threads: threads.context("cannot start the threads of updates")?,
-            made: places.iter().map(|_| Mutex::default()).collect(),
+            made: Queues::new(places.len()),
         }))
+    }
+}
+
+/// A core for each of so many `threads`, if that is all cores that this process may use. As the other
+/// replicas look for the update meanwhile, no core is idle, and the system could wake two of the threads
+/// on one core, and leave them there for milliseconds. With cores to spare it finds one that is idle.
+fn cores_to_keep(threads: usize) -> Vec<CoreId> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    match cores.len() == threads {
+        true => cores,
+        false => Vec::new(),
     }
 }
 
@@ -136,9 +150,8 @@ impl ReplicaContext {
     ) -> Result<()> {
         update()?;
         let state = globals::training_state()?;
-        for made in &shared.made[1..] {
-            let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-            made.push_back(state.clone());
+        for other in 1..shared.made.len() {
+            shared.made.push(other, state.clone());
         }
         self.cross_device_ops().meet()?;
         self.await_copies(state.has_running_statistics())
@@ -146,8 +159,7 @@ impl ReplicaContext {
 
     fn take_update(&self, shared: &SharedUpdate) -> Result<()> {
         self.cross_device_ops().meet()?;
-        let made = shared.made[self.place()].lock();
-        let made = made.unwrap_or_else(PoisonError::into_inner).pop_front();
+        let made = shared.made.pop(self.place());
         let made = made.context("the first replica made no update")?;
         let has_statistics = made.has_running_statistics();
         made.mirror(self.device())?.register();
@@ -327,6 +339,21 @@ mod tests {
         assert_eq!(shared[0], shared[1]);
         let own = places_after(each_for_itself);
         assert!(own[0].iter().all(|place| !own[1].contains(place)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn threads_of_updates_keep_to_a_core_each_where_they_have_all() {
+        let may_use = || core_affinity::get_core_ids().unwrap();
+        let all = may_use();
+        let of_threads = |threads| {
+            let places = [(); 2].map(|()| (Device::flex(), None));
+            let shared = SharedUpdate::start(&places, threads).unwrap().unwrap();
+            shared.threads.broadcast(|_| may_use())
+        };
+        let own: Vec<_> = all.iter().map(|core| vec![*core]).collect();
+        assert_eq!(of_threads(all.len()), own);
+        assert_eq!(of_threads(all.len() + 1), vec![all; own.len() + 1]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use super::{
     monitor::{Address, Meeting, Monitor, Waiting},
     post::Post,
 };
+use crate::distribute::polling::{receive, receive_soon};
 
 /// MPI counts in C integers, so longer messages go in several; this is a GiB of numbers.
 const MESSAGE_LEN: usize = 1 << 28;
@@ -73,7 +74,7 @@ impl Mpi {
             loop {
                 let job = match carried.is_open() {
                     true => queue.recv_timeout(TICK),
-                    false => queue.recv().map_err(RecvTimeoutError::from),
+                    false => receive(&queue).map_err(RecvTimeoutError::from),
                 };
                 // Before the job, in which others may wait for a letter.
                 if carried.is_open() {
@@ -328,11 +329,14 @@ impl Joining {
 
 /// Waits for what comes, as long as `goes_on` allows.
 fn wait_for<T>(result: &Receiver<T>, goes_on: impl Fn() -> Result<()>) -> Result<T> {
+    const GONE: &str = "the thread of MPI is gone";
+    if let Some(result) = receive_soon(result) {
+        return result.context(GONE);
+    }
     loop {
         match result.recv_timeout(POLL) {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Disconnected) => bail!("the thread of MPI is gone"),
             Err(RecvTimeoutError::Timeout) => goes_on()?,
+            result => return result.context(GONE),
         }
     }
 }
