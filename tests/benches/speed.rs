@@ -5,15 +5,15 @@
 //! two, a plain Burn loop, TensorFlow's `MirroredStrategy` and PyTorch's `DistributedDataParallel` with
 //! two replicas each (both from PyPI, where Python 3 is at hand). All have the same network, optimizer
 //! (Adam, or AdamW for the transformer; that of the loops without Kiln is Burn's), examples in a global
-//! batch, and cores. They run in turn. Kiln and both Burns read examples and make batches in that time;
-//! TensorFlow and PyTorch have one batch in memory. The plain loop has one replica, the system's
-//! allocator, and threads as Burn uses them; it neither clips gradients nor checks them, nor keeps
-//! metrics but the loss. It and the learner have Burn's layers, without the generated crate's feature
-//! `cpu-layers`, and matrix products without AVX-512, which Burn has switched off. The bare loop is the
-//! plain one with the layers, allocator and threads of the generated crate, to see what the generated
-//! loop costs. One replica has the threads of all cores; on one core, with half of the batch, it has
-//! what each of two replicas has. Two such trainings at once, which exchange nothing, are what the
-//! cores and their memory allow two replicas at most.
+//! batch, and cores. They run in turn, and in reverse in every second round. Kiln and both Burns read
+//! examples and make batches in that time; TensorFlow and PyTorch have one batch in memory. The plain
+//! loop has one replica, the system's allocator, and threads as Burn uses them; it neither clips
+//! gradients nor checks them, nor keeps metrics but the loss. It and the learner have Burn's layers,
+//! without the generated crate's feature `cpu-layers`, and matrix products without AVX-512, which Burn
+//! has switched off. The bare loop is the plain one with the layers, allocator and threads of the
+//! generated crate, to see what the generated loop costs. One replica has the threads of all cores; on
+//! one core, with half of the batch, it has what each of two replicas has. Two such trainings at once,
+//! which exchange nothing, are what the cores and their memory allow two replicas at most.
 //!
 //! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`, in which networks that
 //! were not measured now are as they were measured before.
@@ -73,8 +73,11 @@ struct Network {
     name: &'static str,
     title: &'static str,
     source: Source,
-    /// Epochs of a run; the first one warms up.
+    /// Epochs of a run, of which the first one warms up, with the layers and threads of the generated
+    /// crate: seconds, in which a stall of the machine weighs little.
     epochs: usize,
+    /// The same with those of Burn, which are slower.
+    burn_epochs: usize,
     global_batch: usize,
     /// The side and how many times its rate.
     goals: &'static [(&'static str, f64)],
@@ -116,7 +119,8 @@ static NETWORKS: [Network; 4] = [
         name: "digits",
         title: "CNN of the template, 32 images of 8x8 in a batch",
         source: Source::Template,
-        epochs: 9,
+        epochs: 19,
+        burn_epochs: 9,
         global_batch: 32,
         goals: &[(LEARNER, 2.0), (PLAIN, 2.0), (ONE, 1.8), (ONE_CORE, 1.8)],
     },
@@ -124,7 +128,8 @@ static NETWORKS: [Network; 4] = [
         name: "cnn",
         title: "CNN of the TensorFlow tutorial, 128 images of 28x28 in a batch",
         source: Source::Fixture,
-        epochs: 3,
+        epochs: 7,
+        burn_epochs: 3,
         global_batch: 128,
         goals: &[
             (LEARNER, 2.0),
@@ -139,7 +144,8 @@ static NETWORKS: [Network; 4] = [
         name: "dense",
         title: "Dense 784-1024-1024-10, 256 images in a batch",
         source: Source::Fixture,
-        epochs: 3,
+        epochs: 9,
+        burn_epochs: 3,
         global_batch: 256,
         goals: &[
             (LEARNER, 1.3),
@@ -154,7 +160,8 @@ static NETWORKS: [Network; 4] = [
         name: "transformer",
         title: "Transformer of 2 blocks of 64 values, 32 texts of 64 bytes in a batch",
         source: Source::Example("language-model"),
-        epochs: 3,
+        epochs: 5,
+        burn_epochs: 3,
         global_batch: 32,
         goals: &[(DDP, 1.0), (ONE, 1.8), (ONE_CORE, 1.8)],
     },
@@ -433,8 +440,8 @@ impl Programs {
     }
 
     /// Examples a second of a loop without Kiln.
-    fn burn_loop(&self, program: &Path, more: &[&str]) -> f64 {
-        let numbers = [self.network.epochs, self.network.global_batch];
+    fn burn_loop(&self, program: &Path, epochs: usize, more: &[&str]) -> f64 {
+        let numbers = [epochs, self.network.global_batch];
         let mut command = Command::new(program);
         command.args(numbers.map(|number| number.to_string()));
         rate(command.args(more).args(self.data()))
@@ -468,27 +475,30 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
     let generated = move |name, replicas| -> Side<'a> {
         (name, Box::new(move || programs.generated(replicas)))
     };
+    let bare = move || programs.burn_loop(&programs.bare, network.epochs, &["pool"]);
     let burn_loop = move |name, program: &'a Path, more: &'static [&'static str]| -> Side<'a> {
-        (name, Box::new(move || programs.burn_loop(program, more)))
+        let epochs = network.burn_epochs;
+        let run = move || programs.burn_loop(program, epochs, more);
+        (name, Box::new(run))
     };
     let script = move |name, python: &'a Path, file| -> Side<'a> {
         (name, Box::new(move || script(python, file, network)))
     };
-    let mut sides = vec![
-        generated(ONE, 1),
-        burn_loop(BARE, &programs.bare, &["pool"]),
-        generated(TWO, 2),
-        generated("generated crate, 4 replicas", 4),
-        burn_loop(PLAIN, &programs.plain, &[]),
-        burn_loop(LEARNER, &programs.learner, &["1"]),
-        burn_loop("Burn's learner, 2 devices", &programs.learner, &["2"]),
-    ];
+    // Those that are compared closely come one after the other, as rates drift within minutes.
+    let mut sides: Vec<Side<'a>> =
+        vec![(BARE, Box::new(bare)), generated(ONE, 1), generated(TWO, 2)];
     if Command::new("taskset").arg("--version").output().is_ok() {
         sides.push((ONE_CORE, Box::new(move || programs.on_core(0))));
         if cores() > 1 {
             sides.push((APART, Box::new(move || programs.on_two_cores_apart())));
         }
     }
+    sides.extend([
+        generated("generated crate, 4 replicas", 4),
+        burn_loop(PLAIN, &programs.plain, &[]),
+        burn_loop(LEARNER, &programs.learner, &["1"]),
+        burn_loop("Burn's learner, 2 devices", &programs.learner, &["2"]),
+    ]);
     if let Source::Template = network.source {
         return sides;
     }

@@ -21,11 +21,16 @@ pub fn chosen<'a>(names: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// What each side gives in each of `rounds` rounds, in which all have their turn: by side, then by round.
+/// Every second round has them in reverse, as a machine often grows slower or faster meanwhile.
 pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
     let mut measured = vec![Vec::new(); sides.len()];
-    for _ in 0..rounds {
-        for (side, measured) in sides.iter().zip(&mut measured) {
-            measured.push(side());
+    for round in 0..rounds {
+        for place in 0..sides.len() {
+            let side = match round % 2 {
+                0 => place,
+                _ => sides.len() - 1 - place,
+            };
+            measured[side].push(sides[side]());
         }
     }
     measured

@@ -5,11 +5,10 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
+use wait4::Wait4;
 
 use crate::{
     log,
@@ -58,10 +57,8 @@ pub fn write_images(folder: &Path, images: u32) {
 pub struct Trained {
     /// In all epochs but the first, which warms up.
     pub examples_a_second: f64,
-    /// From start to end.
-    pub seconds: f64,
-    /// The most bytes that were in memory, where the system tells (Linux).
-    pub memory: Option<f64>,
+    /// The most bytes that were in memory.
+    pub memory: f64,
 }
 
 /// Trains with `options` after those that `program` has, and variables in the environment, into a fresh
@@ -77,8 +74,7 @@ pub fn train(
 ) -> Trained {
     // Older checkpoints would be set aside one by one.
     let _ = fs::remove_dir_all(runs);
-    let started = Instant::now();
-    let mut child = program
+    let training = program
         .arg("train")
         .args(options)
         .arg("--output-dir")
@@ -87,27 +83,19 @@ pub fn train(
         .stdout(Stdio::null())
         .spawn()
         .expect("the generated crate starts");
-    let mut memory = None;
-    let status = loop {
-        memory = memory_of(child.id(), "VmHWM").or(memory);
-        match child.try_wait().expect("a process") {
-            Some(status) => break status,
-            None => thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let seconds = started.elapsed().as_secs_f64();
-    assert!(status.success(), "{program:?}: {status}");
+    // Looks at it only when it has ended: each look would take a core from it.
+    let ended = training.wait4().expect("a process");
+    assert!(ended.status.success(), "{program:?}: {}", ended.status);
     Trained {
         examples_a_second: rate(&log(runs)),
-        seconds,
-        memory,
+        memory: ended.rusage.maxrss as f64,
     }
 }
 
-/// Bytes of a process, where the system tells (Linux): in memory now, `VmRSS`, or at most so far, `VmHWM`.
-pub fn memory_of(process: u32, which: &str) -> Option<f64> {
+/// Bytes that a process has in memory now, where the system tells (Linux).
+pub fn memory_of(process: u32) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(which))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS"))?;
     let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kilobytes * 1_024.0)
 }

@@ -9,7 +9,7 @@ use kiln_tests::{rendered::Project, rounds::median, throughput::memory_of};
 
 /// Resident memory of a process in MiB.
 fn resident(process: u32) -> f64 {
-    memory_of(process, "VmRSS").unwrap() / 1_048_576.0
+    memory_of(process).unwrap() / 1_048_576.0
 }
 
 /// 10,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms.
