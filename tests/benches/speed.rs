@@ -475,29 +475,39 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
     let generated = move |name, replicas| -> Side<'a> {
         (name, Box::new(move || programs.generated(replicas)))
     };
-    let bare = move || programs.burn_loop(&programs.bare, network.epochs, &["pool"]);
-    let burn_loop = move |name, program: &'a Path, more: &'static [&'static str]| -> Side<'a> {
-        let epochs = network.burn_epochs;
-        let run = move || programs.burn_loop(program, epochs, more);
-        (name, Box::new(run))
-    };
+    let burn_loop =
+        move |name, program: &'a Path, epochs, more: &'static [&'static str]| -> Side<'a> {
+            (
+                name,
+                Box::new(move || programs.burn_loop(program, epochs, more)),
+            )
+        };
     let script = move |name, python: &'a Path, file| -> Side<'a> {
         (name, Box::new(move || script(python, file, network)))
     };
     // Those that are compared closely come one after the other, as rates drift within minutes.
-    let mut sides: Vec<Side<'a>> =
-        vec![(BARE, Box::new(bare)), generated(ONE, 1), generated(TWO, 2)];
+    let mut sides = vec![
+        burn_loop(BARE, &programs.bare, network.epochs, &["pool"]),
+        generated(ONE, 1),
+        generated(TWO, 2),
+    ];
     if Command::new("taskset").arg("--version").output().is_ok() {
         sides.push((ONE_CORE, Box::new(move || programs.on_core(0))));
         if cores() > 1 {
             sides.push((APART, Box::new(move || programs.on_two_cores_apart())));
         }
     }
+    let epochs = network.burn_epochs;
     sides.extend([
         generated("generated crate, 4 replicas", 4),
-        burn_loop(PLAIN, &programs.plain, &[]),
-        burn_loop(LEARNER, &programs.learner, &["1"]),
-        burn_loop("Burn's learner, 2 devices", &programs.learner, &["2"]),
+        burn_loop(PLAIN, &programs.plain, epochs, &[]),
+        burn_loop(LEARNER, &programs.learner, epochs, &["1"]),
+        burn_loop(
+            "Burn's learner, 2 devices",
+            &programs.learner,
+            epochs,
+            &["2"],
+        ),
     ]);
     if let Source::Template = network.source {
         return sides;

@@ -57,7 +57,7 @@ pub fn write_images(folder: &Path, images: u32) {
 pub struct Trained {
     /// In all epochs but the first, which warms up.
     pub examples_a_second: f64,
-    /// The most bytes that were in memory.
+    /// The most bytes that were in memory, or 0 where the system does not tell.
     pub memory: f64,
 }
 
@@ -90,14 +90,6 @@ pub fn train(
         examples_a_second: rate(&log(runs)),
         memory: ended.rusage.maxrss as f64,
     }
-}
-
-/// Bytes that a process has in memory now, where the system tells (Linux).
-pub fn memory_of(process: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS"))?;
-    let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1_024.0)
 }
 
 fn rate(log: &[Value]) -> f64 {

@@ -1,15 +1,19 @@
 //! Memory does not grow with the number of steps.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
 };
 
-use kiln_tests::{rendered::Project, rounds::median, throughput::memory_of};
+use kiln_tests::{rendered::Project, rounds::median};
 
-/// Resident memory of a process in MiB.
+/// Resident memory of a process in MiB, as Linux tells.
 fn resident(process: u32) -> f64 {
-    memory_of(process).unwrap() / 1_048_576.0
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = resident.unwrap().trim().strip_suffix(" kB").unwrap();
+    kibibytes.parse::<f64>().unwrap() / 1_024.0
 }
 
 /// The median of the slopes between all pairs of values, which few values out of line do not move.
