@@ -48,8 +48,11 @@ pub struct Project {
     path: PathBuf,
     /// None where tests share the project.
     folder: Option<TempDir>,
-    /// Whether release builds are [quick to make](QUICK_RELEASE), not those that users get.
-    quick_release: bool,
+    /// Whether builds are quick to make, as [`QUICK_RELEASE`] says and without debug information, not
+    /// those that users get.
+    quick: bool,
+    /// Whether a build after an edit is quick, for which the one before takes longer and needs more disk.
+    incremental: bool,
     _alone: File,
 }
 
@@ -68,7 +71,10 @@ impl Project {
     /// # Panics
     /// The template does not render.
     pub fn to_edit() -> Self {
-        Self::with_answers(&[])
+        Self {
+            incremental: true,
+            ..Self::with_answers(&[])
+        }
     }
 
     /// What `rendered` gives, in the folder `name` of the shared builds. Files that are there already
@@ -77,20 +83,23 @@ impl Project {
     /// Cargo tells packages at the root of a workspace apart by name and version, not by their folder, so
     /// each has a version of its own: what another project was compiled to is not taken for this one's.
     fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
-        let mut project = rendered();
+        let project = rendered();
         let version = "version = \"0.1.0";
         let own = format!("{version}+{name}");
         replace_in(&project.path.join("Cargo.toml"), version, &own);
         let path = shared_target().join("projects").join(name).join(NAME);
         synchronise(&project.path, &path).expect("a folder of sources");
-        project.path = path;
-        project.folder = None;
-        project
+        Self {
+            path,
+            folder: None,
+            incremental: false,
+            ..project
+        }
     }
 
     /// The same, built in release as its users build it: for benchmarks.
     pub fn fully_optimised(mut self) -> Self {
-        self.quick_release = false;
+        self.quick = false;
         self
     }
 
@@ -125,7 +134,11 @@ impl Project {
         let example = Example::embedded(&template, name).expect("an example");
         let name = Name::parse(NAME).expect("a valid name");
         let answers = Answers::complete(&template, name, example.values().clone());
-        Self::render(&template, &answers.expect("valid answers"), Some(&example))
+        let answers = answers.expect("valid answers");
+        Self {
+            incremental: true,
+            ..Self::render(&template, &answers, Some(&example))
+        }
     }
 
     /// Renders a project of a template in a folder, with its defaults.
@@ -162,7 +175,8 @@ impl Project {
         Project {
             path,
             folder: Some(folder),
-            quick_release: true,
+            quick: true,
+            incremental: false,
             _alone: alone,
         }
     }
@@ -257,6 +271,19 @@ impl Project {
         programs
     }
 
+    /// What programs that run cargo in the project need in their environment to build as tests do.
+    pub fn build_environment(&self) -> Vec<(&'static str, OsString)> {
+        let incremental = if self.incremental { "1" } else { "0" };
+        let mut variables = vec![
+            ("CARGO_TARGET_DIR", shared_target().into()),
+            ("CARGO_INCREMENTAL", incremental.into()),
+        ];
+        if self.quick {
+            variables.push(("CARGO_PROFILE_DEV_DEBUG", "0".into()));
+        }
+        variables
+    }
+
     /// Runs cargo in the project and gives what it printed.
     ///
     /// # Panics
@@ -317,7 +344,7 @@ impl Project {
         let mut arguments = arguments.to_vec();
         if arguments.contains(&"--release") {
             arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
-            if self.quick_release {
+            if self.quick {
                 let settings = QUICK_RELEASE
                     .iter()
                     .flat_map(|setting| ["--config", setting]);
@@ -329,7 +356,7 @@ impl Project {
         cargo
             .args(&arguments)
             .current_dir(self.path())
-            .env("CARGO_TARGET_DIR", shared_target())
+            .envs(self.build_environment())
             .envs(variables.iter().copied());
         let output = running::output(&mut cargo, BUILD);
         // For `--nocapture`: what to shorten where tests take long.

@@ -6,7 +6,6 @@ use std::process::Command;
 use kiln_tests::{
     rendered::Project,
     running::{self, BUILD},
-    shared_target,
 };
 use serde_json::Value;
 
@@ -24,7 +23,7 @@ fn check(project: &Project) -> (bool, Value) {
     command
         .args(["check", "--format", "json"])
         .current_dir(project.path())
-        .env("CARGO_TARGET_DIR", shared_target());
+        .envs(project.build_environment());
     let output = running::output(&mut command, BUILD);
     let report = serde_json::from_slice(&output.stdout);
     let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
