@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Instant,
@@ -427,11 +427,26 @@ pub fn replace_in(file: &Path, from: &str, to: &str) {
 
 /// An IDX file of unsigned bytes.
 pub fn idx(dims: &[u32], values: impl Fn(usize) -> u8) -> Vec<u8> {
-    let len = dims.iter().product::<u32>() as usize;
-    let mut bytes = vec![0, 0, 8, dims.len() as u8];
-    bytes.extend(dims.iter().flat_map(|dim| dim.to_be_bytes()));
-    bytes.extend((0..len).map(values));
+    let mut bytes = Vec::new();
+    write_idx(&mut bytes, dims, values).expect("memory takes all");
     bytes
+}
+
+/// Writes an IDX file of unsigned bytes.
+///
+/// # Errors
+/// `file` does not take them.
+pub fn write_idx(
+    mut file: impl Write,
+    dims: &[u32],
+    values: impl Fn(usize) -> u8,
+) -> io::Result<()> {
+    file.write_all(&[0, 0, 8, dims.len() as u8])?;
+    for dim in dims {
+        file.write_all(&dim.to_be_bytes())?;
+    }
+    let len = dims.iter().product::<u32>() as usize;
+    (0..len).try_for_each(|at| file.write_all(&[values(at)]))
 }
 
 /// The files of a folder like that of MNIST.

@@ -1,15 +1,22 @@
 //! Measuring sides against each other on a machine with other things to do.
 
-use std::env;
+use std::{env, process};
 
-/// Which of `names` the command line asks for: all where it names none.
+/// Which of `names` the command line asks for: all where it names none. Asked for help, it prints what
+/// can be named and ends the process.
 ///
 /// # Panics
 /// It names another one.
 pub fn chosen<'a>(names: &[&'a str]) -> Vec<&'a str> {
     // Cargo gives benchmarks an option of its own.
-    let words = env::args().skip(1).filter(|word| !word.starts_with("--"));
-    let words: Vec<String> = words.collect();
+    let words: Vec<String> = env::args()
+        .skip(1)
+        .filter(|word| word != "--bench")
+        .collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        println!("Measures what is named, or all: {}", names.join(", "));
+        process::exit(0);
+    }
     for word in &words {
         assert!(
             names.contains(&word.as_str()),

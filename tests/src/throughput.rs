@@ -2,17 +2,18 @@
 //! what a training took.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::BufWriter,
     path::Path,
     process::{Command, Stdio},
 };
 
 use serde_json::Value;
-use wait4::Wait4;
+use wait4::{ResourceUsage, Wait4};
 
 use crate::{
     log,
-    rendered::{IDX_FILES, Project, idx},
+    rendered::{IDX_FILES, Project, write_idx},
     repository,
 };
 
@@ -46,10 +47,11 @@ pub fn fill_in(project: &Project, network: &str) {
 /// It cannot be written.
 pub fn write_images(folder: &Path, images: u32) {
     fs::create_dir_all(folder).expect("a folder");
+    let create = |file| BufWriter::new(File::create(folder.join(file)).expect("a file"));
     for (files, images) in [(&IDX_FILES[..2], images), (&IDX_FILES[2..], 100)] {
-        fs::write(folder.join(files[0]), idx(&[images, 28, 28], noise)).expect("a file");
-        let labels = idx(&[images], |at| (at % 10) as u8);
-        fs::write(folder.join(files[1]), labels).expect("a file");
+        // Never all in memory, which would count as that of a training.
+        write_idx(create(files[0]), &[images, 28, 28], noise).expect("images");
+        write_idx(create(files[1]), &[images], |at| (at % 10) as u8).expect("labels");
     }
 }
 
@@ -57,8 +59,8 @@ pub fn write_images(folder: &Path, images: u32) {
 pub struct Trained {
     /// In all epochs but the first, which warms up.
     pub examples_a_second: f64,
-    /// The most bytes that were in memory, or 0 where the system does not tell.
-    pub memory: f64,
+    /// The most bytes that were in memory, where Linux tells.
+    pub memory: Option<f64>,
 }
 
 /// Trains with `options` after those that `program` has, and variables in the environment, into a fresh
@@ -88,8 +90,19 @@ pub fn train(
     assert!(ended.status.success(), "{program:?}: {}", ended.status);
     Trained {
         examples_a_second: rate(&log(runs)),
-        memory: ended.rusage.maxrss as f64,
+        memory: memory(&ended.rusage),
     }
+}
+
+/// The most bytes that a process had in memory. It begins as a copy of this one and counts what this one
+/// had (getrusage(2)), so less than that is not told.
+fn memory(of_process: &ResourceUsage) -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let own = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let own: u64 = own.trim().strip_suffix(" kB")?.parse().ok()?;
+    (of_process.maxrss > own * 1_024).then_some(of_process.maxrss as f64)
 }
 
 fn rate(log: &[Value]) -> f64 {
