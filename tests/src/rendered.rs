@@ -97,7 +97,7 @@ impl Project {
         }
     }
 
-    /// The same, built in release as its users build it: for benchmarks.
+    /// The same, built as its users build it: for benchmarks.
     pub fn fully_optimised(mut self) -> Self {
         self.quick = false;
         self
@@ -446,7 +446,9 @@ pub fn write_idx(
         file.write_all(&dim.to_be_bytes())?;
     }
     let len = dims.iter().product::<u32>() as usize;
-    (0..len).try_for_each(|at| file.write_all(&[values(at)]))
+    (0..len).try_for_each(|at| file.write_all(&[values(at)]))?;
+    // A file that is dropped with something in its buffer does not tell that it could not be written.
+    file.flush()
 }
 
 /// The files of a folder like that of MNIST.

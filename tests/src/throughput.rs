@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io::BufWriter,
     path::Path,
-    process::{Command, Stdio},
+    process::{self, Command, Stdio},
 };
 
 use serde_json::Value;
@@ -97,12 +97,18 @@ pub fn train(
 /// The most bytes that a process had in memory. It begins as a copy of this one and counts what this one
 /// had (getrusage(2)), so less than that is not told.
 fn memory(of_process: &ResourceUsage) -> Option<f64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let own = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let own: u64 = own.trim().strip_suffix(" kB")?.parse().ok()?;
-    (of_process.maxrss > own * 1_024).then_some(of_process.maxrss as f64)
+    let own = bytes_of(process::id(), "VmHWM")?;
+    (of_process.maxrss > own).then_some(of_process.maxrss as f64)
+}
+
+/// Bytes of memory of a process, as Linux tells in its status (proc_pid_status(5)): `VmRSS` is what is
+/// resident now, `VmHWM` the most that was.
+pub fn bytes_of(process: u32, what: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let (_, size) = lines.find(|(key, _)| *key == what)?;
+    let kibibytes: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1_024)
 }
 
 fn rate(log: &[Value]) -> f64 {

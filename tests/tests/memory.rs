@@ -1,19 +1,15 @@
 //! Memory does not grow with the number of steps.
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
 };
 
-use kiln_tests::{rendered::Project, rounds::median};
+use kiln_tests::{rendered::Project, rounds::median, throughput::bytes_of};
 
-/// Resident memory of a process in MiB, as Linux tells.
+/// Resident memory of a process in MiB.
 fn resident(process: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = resident.unwrap().trim().strip_suffix(" kB").unwrap();
-    kibibytes.parse::<f64>().unwrap() / 1_024.0
+    bytes_of(process, "VmRSS").unwrap() as f64 / 1_048_576.0
 }
 
 /// The median of the slopes between all pairs of values, which few values out of line do not move.
