@@ -26,6 +26,12 @@ const LAUNCHER: &str = "mpirun";
 /// For the launcher to end after a failure.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Runs a worker, whose program is `$0`. MPICH's launcher kills all workers as soon as what it started for
+/// one ends with a failure, so this waits until the others have told who was lost. Signals are for the
+/// worker, which gets them too.
+const GUARD: &str =
+    r#"trap : USR1 TERM INT; "$0" "$@"; status=$?; [ $status = 0 ] || sleep 2; exit $status"#;
+
 /// Starts the processes and waits for them.
 ///
 /// # Errors
@@ -173,6 +179,7 @@ fn launcher_words(
         if !hosts.is_empty() {
             words.extend(["-hosts", &list]);
         }
+        words.extend(["sh", "-c", GUARD]);
     } else {
         let first = version.lines().next().unwrap_or_default();
         bail!(
@@ -248,12 +255,27 @@ mod tests {
         );
         assert!(open.ends_with("--map-by node --host a:2,b:2"), "{open}");
         let mpich = words(None, &["a", "b", "c"], "HYDRA build details:").unwrap();
-        assert_eq!(mpich, "-np 3 -bind-to none -hosts a,b,c");
+        let expected = format!("-np 3 -bind-to none -hosts a,b,c sh -c {GUARD}");
+        assert_eq!(mpich, expected);
         assert!(
             words(None, &[], "mpirun (Open MPI) 5.0.1")
                 .unwrap()
                 .starts_with("-np 2")
         );
+    }
+
+    /// The signal comes to the shell alone here, where a launcher sends it to both.
+    #[cfg(unix)]
+    #[test]
+    fn the_guard_ends_as_its_worker_does() {
+        let run = |worker: &str| {
+            let started = Instant::now();
+            let words = ["-c", GUARD, "sh", "-c", worker];
+            let status = Command::new("sh").args(words).status().unwrap();
+            (status.code(), started.elapsed() >= Duration::from_secs(2))
+        };
+        assert_eq!(run("kill -TERM $PPID; exit 0"), (Some(0), false));
+        assert_eq!(run("kill -USR1 $PPID; exit 7"), (Some(7), true));
     }
 
     #[test]

@@ -137,9 +137,16 @@ struct HierarchicalOps {
 }
 
 impl HierarchicalOps {
-    /// Begins to reduce `values` over the processes.
-    fn start_over_workers(&self, op: ReduceOp, values: Vec<f32>) -> Result<PendingSum> {
+    /// Begins to reduce one of `buckets`, which is `values`, over the processes.
+    fn start_over_workers(
+        &self,
+        op: ReduceOp,
+        buckets: usize,
+        values: Vec<f32>,
+    ) -> Result<PendingSum> {
         match op {
+            // There is nothing to do meanwhile.
+            ReduceOp::Sum if buckets == 1 => Ok(PendingSum::Ready(self.workers.sum_f32(values)?)),
             ReduceOp::Sum => self.workers.start_sum_f32(values),
             ReduceOp::Mean => Ok(PendingSum::Ready(self.mean_over_workers(&values)?)),
         }
@@ -181,12 +188,12 @@ impl CrossDeviceOps for HierarchicalOps {
         op: ReduceOp,
         buckets: &mut [Vec<f32>],
     ) -> Result<()> {
-        let local = rank - self.first_rank;
+        let (local, count) = (rank - self.first_rank, buckets.len());
         let mut pending = VecDeque::new();
         for bucket in buckets.iter_mut() {
             self.local.all_reduce(local, op, bucket)?;
             if local == 0 {
-                pending.push_back(self.start_over_workers(op, mem::take(bucket))?);
+                pending.push_back(self.start_over_workers(op, count, mem::take(bucket))?);
             }
         }
         self.finish(local, pending, buckets)
@@ -197,18 +204,22 @@ impl CrossDeviceOps for HierarchicalOps {
     }
 
     fn sum_over_workers(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
-        let local = rank - self.first_rank;
+        let (local, count) = (rank - self.first_rank, buckets.len());
         let mut pending = VecDeque::new();
         if local == 0 {
             for bucket in buckets.iter_mut() {
-                pending.push_back(self.start_over_workers(ReduceOp::Sum, mem::take(bucket))?);
+                pending.push_back(self.start_over_workers(
+                    ReduceOp::Sum,
+                    count,
+                    mem::take(bucket),
+                )?);
             }
         }
         self.finish(local, pending, buckets)
     }
 
     fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
-        let local = rank - self.first_rank;
+        let (local, count) = (rank - self.first_rank, buckets.len());
         let others = self.local.move_to_first(local, buckets)?;
         if local > 0 {
             return Ok(());
@@ -216,7 +227,7 @@ impl CrossDeviceOps for HierarchicalOps {
         let mut pending = VecDeque::new();
         for (place, bucket) in buckets.iter_mut().enumerate() {
             add_bucket(bucket, place, &others)?;
-            pending.push_back(self.start_over_workers(ReduceOp::Sum, mem::take(bucket))?);
+            pending.push_back(self.start_over_workers(ReduceOp::Sum, count, mem::take(bucket))?);
         }
         for (bucket, sum) in buckets.iter_mut().zip(pending) {
             *bucket = self.workers.finish_sum_f32(sum)?;

@@ -67,6 +67,14 @@ pub trait Workers: Send + Sync {
     /// A process is lost.
     fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>>;
 
+    /// Sums `values` elementwise over all processes, to the same bits on each.
+    ///
+    /// # Errors
+    /// A process is lost.
+    fn sum_f32(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        self.finish_sum_f32(self.start_sum_f32(values)?)
+    }
+
     /// Sums numbers such as losses elementwise over all processes, in place, to the same bits on each.
     ///
     /// # Errors

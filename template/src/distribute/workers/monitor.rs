@@ -3,6 +3,7 @@
 //! second how far they have come.
 
 use std::{
+    fmt::{self, Write as _},
     io::{BufRead, BufReader, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     process,
@@ -124,6 +125,8 @@ struct Shared {
 struct Own {
     state: State,
     since: Option<Instant>,
+    /// Whether MPI itself keeps the one who waits, who then cannot look whether the job goes on.
+    is_inside: bool,
     /// Closed connections are no failure any more.
     leaving: bool,
 }
@@ -245,11 +248,30 @@ impl Monitor {
 
     /// Notes that this process begins the collective operation `what`, until the result is dropped.
     #[must_use]
-    pub fn enter(&self, what: String) -> Waiting<'_> {
+    pub fn enter(&self, what: fmt::Arguments) -> Waiting<'_> {
+        self.begin(what, false)
+    }
+
+    /// As [`enter`](Self::enter), for one that is to call MPI itself. Where the job fails meanwhile,
+    /// this process says so and ends at once.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn enter_inside(&self, what: fmt::Arguments) -> Result<Waiting<'_>> {
+        let waiting = self.begin(what, true);
+        // Afterwards: what is declared from now on finds this process inside.
+        self.check()?;
+        Ok(waiting)
+    }
+
+    fn begin(&self, what: fmt::Arguments, is_inside: bool) -> Waiting<'_> {
         let mut own = lock(&self.0.own);
         own.state.number += 1;
-        own.state.collective = what;
+        // Into the memory of the one before: a short sum takes as long as an allocation or two.
+        own.state.collective.clear();
+        let _ = own.state.collective.write_fmt(what);
         own.since = Some(Instant::now());
+        own.is_inside = is_inside;
         Waiting(self)
     }
 
@@ -293,7 +315,8 @@ pub struct Waiting<'a>(&'a Monitor);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.0.0.own).since = None;
+        let mut own = lock(&self.0.0.own);
+        (own.since, own.is_inside) = (None, false);
     }
 }
 
@@ -328,8 +351,13 @@ impl Shared {
         }
     }
 
-    /// Reads what a peer says until it is gone.
+    /// Reads what a peer says until it is gone, or the job.
     fn listen(&self, place: usize, stream: TcpStream) {
+        self.hear(place, stream);
+        self.end_inside();
+    }
+
+    fn hear(&self, place: usize, stream: TcpStream) {
         for line in BufReader::new(stream).lines() {
             let message = line.ok().and_then(|line| serde_json::from_str(&line).ok());
             let Some(message) = message else { break };
@@ -357,12 +385,29 @@ impl Shared {
         }
     }
 
+    /// Ends this process where the job has failed and MPI keeps the one that would notice. At once: the
+    /// launcher may kill this process too when it sees that another one died.
+    fn end_inside(&self) {
+        let Some(failure) = self.failure.get() else {
+            return;
+        };
+        if !lock(&self.own).is_inside {
+            return;
+        }
+        if !failure.told {
+            eprintln!("error: {}: {}", self.name(self.worker), failure.reason);
+        }
+        #[cfg(not(test))]
+        super::exit_at_once(1);
+    }
+
     /// Tells the others how far this process is, and ends it where the job cannot go on.
     fn watch(&self) {
         while self.failure.get().is_none() {
             self.send_all(&Message::Beat(self.state()));
             if let Some(reason) = self.silent().or_else(|| self.stalled()) {
                 self.declare(reason);
+                self.end_inside();
             }
             thread::sleep(BEAT);
         }
@@ -534,6 +579,17 @@ mod tests {
             "worker 0 of 2 (host a) failed: the disk is full"
         );
         assert!(!other.fail("whatever follows from it"));
+    }
+
+    #[test]
+    fn nothing_begins_inside_mpi_after_a_failure() {
+        let [chief, other] = pair(Duration::from_secs(60));
+        drop(chief.enter_inside(format_args!("a sum")).unwrap());
+        let _inside = chief.enter_inside(format_args!("a sum")).unwrap();
+        assert!(lock(&chief.0.own).is_inside);
+        assert!(other.fail("no such file"));
+        failure(&chief);
+        assert!(chief.enter_inside(format_args!("a sum")).is_err());
     }
 
     #[test]

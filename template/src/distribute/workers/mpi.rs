@@ -1,10 +1,11 @@
 //! Processes that MPI connects.
 
 use std::{
-    mem,
+    fmt, mem,
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::{self, JoinHandle},
@@ -40,11 +41,16 @@ const TICK: Duration = Duration::from_micros(100);
 
 /// The processes of an MPI job.
 ///
-/// MPI is called from one thread, which lives as long as the job, and everything else waits for it
-/// with an eye on the monitor: MPI itself would wait for a lost process for ever.
+/// A thread of its own, which lives as long as the job, calls MPI, and everything else waits for it with
+/// an eye on the monitor: MPI itself would wait for a lost process for ever. A sum that is waited for at
+/// once is made by the one that wants it, unless that thread has something to do: handing over and back
+/// takes as long as a short sum. The monitor then ends this process where another one is lost.
 pub struct Mpi {
     index: usize,
     hosts: Vec<String>,
+    turns: Arc<Turns>,
+    /// Whether this MPI can be called from one thread after another.
+    is_serialized: bool,
     jobs: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     monitor: Option<Monitor>,
@@ -64,24 +70,35 @@ impl Mpi {
         let (ready, started) = channel();
         let post = Arc::new(Post::default());
         let carried = Arc::clone(&post);
+        let turns = Arc::<Turns>::default();
+        let taken = Arc::clone(&turns);
         let work = move || {
-            let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
+            let Some((universe, threads)) = mpi::initialize_with_threading(Threading::Serialized)
+            else {
                 let _ = ready.send(None);
                 return;
             };
             let world = universe.world();
-            let _ = ready.send(Some((world.rank() as usize, world.size() as usize)));
+            let _ = ready.send(Some((
+                world.rank() as usize,
+                world.size() as usize,
+                threads,
+            )));
             loop {
                 let job = match carried.is_open() {
                     true => queue.recv_timeout(TICK),
                     false => receive(&queue).map_err(RecvTimeoutError::from),
                 };
+                let _turn = lock(&taken.turn);
                 // Before the job, in which others may wait for a letter.
                 if carried.is_open() {
                     carried.carry(&world);
                 }
                 match job {
-                    Ok(job) => job(&world),
+                    Ok(job) => {
+                        job(&world);
+                        taken.given.fetch_sub(1, Ordering::Release);
+                    }
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -95,10 +112,13 @@ impl Mpi {
             timeout,
         };
         let started = wait_for(&started, || joining.check())?;
-        let (index, processes) = started.context("MPI was started in this process before")?;
+        let started = started.context("MPI was started in this process before")?;
+        let (index, processes, threads) = started;
         let mut job = Mpi {
             index,
             hosts: vec![String::new(); processes],
+            turns,
+            is_serialized: threads >= Threading::Serialized,
             jobs: Mutex::new(Some(jobs)),
             thread: Mutex::new(Some(thread)),
             monitor: None,
@@ -140,7 +160,8 @@ impl Mpi {
         what: impl Into<String>,
         work: impl FnOnce(&SimpleCommunicator) -> T + Send + 'static,
     ) -> Result<T> {
-        let _waiting = self.enter(what.into());
+        let what = what.into();
+        let _waiting = self.enter(format_args!("{what}"));
         let (sender, result) = channel();
         let job: Job = Box::new(move |world| {
             // Nobody waits any more where the job has failed.
@@ -151,13 +172,39 @@ impl Mpi {
     }
 
     /// Notes what this process waits for, until the result is dropped.
-    fn enter(&self, what: String) -> Option<Waiting<'_>> {
+    fn enter(&self, what: fmt::Arguments) -> Option<Waiting<'_>> {
         let monitor = self.monitor.as_ref();
         monitor.map(|monitor| monitor.enter(what))
     }
 
+    /// The turn to call MPI on this thread, if the thread of MPI has nothing to do.
+    fn take_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.is_serialized && !self.post.is_open() {
+            true => self.turns.take(),
+            false => None,
+        }
+    }
+
+    /// Sums on this thread, whose turn it is.
+    fn sum_here<T: Equivalence + Clone + Default>(
+        &self,
+        kind: &str,
+        own: &[T],
+        sum: &mut Vec<T>,
+    ) -> Result<()> {
+        let what = format_args!("the sum of {} {kind}", own.len());
+        let monitor = self.monitor.as_ref();
+        let _waiting = monitor
+            .map(|monitor| monitor.enter_inside(what))
+            .transpose()?;
+        sum.resize(own.len(), T::default());
+        sum_into(&SimpleCommunicator::world(), own, sum);
+        Ok(())
+    }
+
     /// Gives the thread of MPI something to do.
     fn give(&self, job: Job) -> Result<()> {
+        self.turns.given.fetch_add(1, Ordering::Relaxed);
         let sent = lock(&self.jobs).as_ref().map(|jobs| jobs.send(job));
         ensure!(matches!(sent, Some(Ok(()))), "the thread of MPI is gone");
         Ok(())
@@ -203,7 +250,7 @@ impl Workers for Mpi {
         match sum {
             PendingSum::Ready(sum) => Ok(sum),
             PendingSum::Coming { what, result } => {
-                let _waiting = self.enter(what);
+                let _waiting = self.enter(format_args!("{what}"));
                 let (own, sum) = self.wait(&result)?;
                 lock(&self.spare).push(own);
                 Ok(sum)
@@ -211,8 +258,21 @@ impl Workers for Mpi {
         }
     }
 
+    fn sum_f32(&self, own: Vec<f32>) -> Result<Vec<f32>> {
+        let Some(_turn) = self.take_turn() else {
+            return self.finish_sum_f32(self.start_sum_f32(own)?);
+        };
+        let mut sum = lock(&self.spare).pop().unwrap_or_default();
+        self.sum_here("gradients", &own, &mut sum)?;
+        lock(&self.spare).push(own);
+        Ok(sum)
+    }
+
     fn sum_f64(&self, values: &mut Vec<f64>) -> Result<()> {
         let own = mem::take(values);
+        if let Some(_turn) = self.take_turn() {
+            return self.sum_here("numbers", &own, values);
+        }
         *values = self.call(format!("the sum of {} numbers", own.len()), move |world| {
             let mut sum = vec![0.0; own.len()];
             sum_into(world, &own, &mut sum);
@@ -293,7 +353,7 @@ impl Workers for Mpi {
         }
         self.call("the end of the job", |world| world.barrier())?;
         // MPI waits for the others once more, and the monitor ends this process where that never ends.
-        let _waiting = self.enter("the end of MPI".to_owned());
+        let _waiting = self.enter(format_args!("the end of MPI"));
         lock(&self.jobs).take();
         match lock(&self.thread).take().map(JoinHandle::join) {
             Some(Err(_)) => bail!("the thread of MPI panicked"),
@@ -304,6 +364,22 @@ impl Workers for Mpi {
     fn fail(&self, reason: &str) -> bool {
         let monitor = self.monitor.as_ref();
         monitor.is_none_or(|monitor| monitor.fail(reason))
+    }
+}
+
+/// Whose turn it is to call MPI, which one thread at a time may.
+#[derive(Default)]
+struct Turns {
+    turn: Mutex<()>,
+    /// The jobs of the thread of MPI that have not ended.
+    given: AtomicUsize,
+}
+
+impl Turns {
+    /// Takes a turn, unless the thread of MPI has something to do.
+    fn take(&self) -> Option<MutexGuard<'_, ()>> {
+        let turn = self.turn.try_lock().ok()?;
+        (self.given.load(Ordering::Acquire) == 0).then_some(turn)
     }
 }
 
