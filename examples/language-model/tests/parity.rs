@@ -163,6 +163,8 @@ fn three_updates_with_gradient_checkpointing_are_those_of_jax() -> Result<()> {
     ensure_updates("1", 1, &["--gradient-checkpointing"])
 }
 
+/// JAX's updates are of float64. AdamW divides by gradients near zero, whose rounding depends on the CPU:
+/// losses differed by 1.1e-5 and a weight by 1.6e-4 on one without AVX-512.
 fn ensure_updates(
     replicas: &'static str,
     parts: usize,
@@ -176,7 +178,7 @@ fn ensure_updates(
                 let losses = distributed_train_step(batch)?;
                 loss += losses.get("loss").context("no loss")?;
             }
-            ensure_close("the loss", loss, *expected, 1e-5 * expected)?;
+            ensure_close("the loss", loss, *expected, 3e-5 * expected)?;
         }
         let weights = job
             .strategy
@@ -190,7 +192,7 @@ fn ensure_updates(
             ensure!(kept.len() == expected.values.len());
             for (value, expected) in kept.zip(&expected.values) {
                 largest = largest.max((f64::from(*value) - expected).abs());
-                ensure_close(name, f64::from(*value), *expected, 1e-4)?;
+                ensure_close(name, f64::from(*value), *expected, 3e-4)?;
             }
         }
         println!("largest difference {largest:e}");
