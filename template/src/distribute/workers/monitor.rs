@@ -391,11 +391,16 @@ impl Shared {
         let Some(failure) = self.failure.get() else {
             return;
         };
-        if !lock(&self.own).is_inside {
+        let own = lock(&self.own);
+        if !own.is_inside {
             return;
         }
         if !failure.told {
-            eprintln!("error: {}: {}", self.name(self.worker), failure.reason);
+            let name = self.name(self.worker);
+            eprintln!(
+                "error: {name}: stopped at step {}: {}",
+                own.state.step, failure.reason
+            );
         }
         #[cfg(not(test))]
         super::exit_at_once(1);
