@@ -315,7 +315,7 @@ mod tests {
             Ok(())
         }
 
-        fn all_gather(&self, _what: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        fn all_gather(&self, _what: &'static str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
             let word = |place: usize| {
                 let word = bytes[place * 8..][..8].try_into().unwrap();
                 self.memory.all_gather(self.index, u64::from_le_bytes(word))
@@ -328,7 +328,7 @@ mod tests {
             Ok((0..2).map(of).collect())
         }
 
-        fn broadcast(&self, _what: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        fn broadcast(&self, _what: &'static str, bytes: Vec<u8>) -> Result<Vec<u8>> {
             Ok(bytes)
         }
     }

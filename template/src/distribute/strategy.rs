@@ -163,7 +163,7 @@ impl dyn Strategy {
     /// Another process failed.
     pub fn gather<T: Serialize + DeserializeOwned>(
         &self,
-        what: &str,
+        what: &'static str,
         per_replica: PerReplica<T>,
     ) -> Result<Vec<T>> {
         let local: Vec<T> = per_replica.into_iter().collect();

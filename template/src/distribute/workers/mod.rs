@@ -36,8 +36,8 @@ pub type Handler = Box<dyn Fn(Vec<u8>, Box<dyn FnOnce(Vec<u8>) + Send>) + Send>;
 pub enum PendingSum {
     Ready(Vec<f32>),
     Coming {
-        /// For messages, where a process is lost meanwhile.
-        what: String,
+        /// The number of values.
+        len: usize,
         /// The values of this process, whose memory is used again, and the sum.
         result: Receiver<(Vec<f32>, Vec<f32>)>,
     },
@@ -85,13 +85,13 @@ pub trait Workers: Send + Sync {
     ///
     /// # Errors
     /// A process is lost.
-    fn all_gather(&self, what: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+    fn all_gather(&self, what: &'static str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
     /// Gives every process the bytes of the chief; what others bring is not looked at.
     ///
     /// # Errors
     /// A process is lost.
-    fn broadcast(&self, what: &str, bytes: Vec<u8>) -> Result<Vec<u8>>;
+    fn broadcast(&self, what: &'static str, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
     /// Whether the job goes on, for one who waits for something other than these operations.
     ///
@@ -247,11 +247,11 @@ impl Workers for Alone {
         Ok(())
     }
 
-    fn all_gather(&self, _what: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn all_gather(&self, _what: &'static str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         Ok(vec![bytes])
     }
 
-    fn broadcast(&self, _what: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
+    fn broadcast(&self, _what: &'static str, bytes: Vec<u8>) -> Result<Vec<u8>> {
         Ok(bytes)
     }
 }

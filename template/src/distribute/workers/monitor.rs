@@ -3,7 +3,7 @@
 //! second how far they have come.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     io::{BufRead, BufReader, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     process,
@@ -23,6 +23,23 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// For a connection to one address.
 const CONNECT: Duration = Duration::from_secs(3);
+
+/// A collective operation, which is put into words where a message names it: a short sum takes little
+/// longer than that.
+#[derive(Clone, Copy, Debug)]
+pub enum Collective {
+    Sum { len: usize, of: &'static str },
+    Other(&'static str),
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Sum { len, of } => write!(formatter, "the sum of {len} {of}"),
+            Self::Other(what) => formatter.write_str(what),
+        }
+    }
+}
 
 /// How far a process has come.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -123,7 +140,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Own {
-    state: State,
+    step: usize,
+    /// The operation that was begun last, how many were begun, and when, until it ends.
+    collective: Option<Collective>,
+    number: u64,
     since: Option<Instant>,
     /// Whether MPI itself keeps the one who waits, who then cannot look whether the job goes on.
     is_inside: bool,
@@ -246,10 +266,10 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Notes that this process begins the collective operation `what`, until the result is dropped.
+    /// Notes that this process begins a collective operation, until the result is dropped.
     #[must_use]
-    pub fn enter(&self, what: fmt::Arguments) -> Waiting<'_> {
-        self.begin(what, false)
+    pub fn enter(&self, collective: Collective) -> Waiting<'_> {
+        self.begin(collective, false)
     }
 
     /// As [`enter`](Self::enter), for one that is to call MPI itself. Where the job fails meanwhile,
@@ -257,19 +277,17 @@ impl Monitor {
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub fn enter_inside(&self, what: fmt::Arguments) -> Result<Waiting<'_>> {
-        let waiting = self.begin(what, true);
+    pub fn enter_inside(&self, collective: Collective) -> Result<Waiting<'_>> {
+        let waiting = self.begin(collective, true);
         // Afterwards: what is declared from now on finds this process inside.
         self.check()?;
         Ok(waiting)
     }
 
-    fn begin(&self, what: fmt::Arguments, is_inside: bool) -> Waiting<'_> {
+    fn begin(&self, collective: Collective, is_inside: bool) -> Waiting<'_> {
         let mut own = lock(&self.0.own);
-        own.state.number += 1;
-        // Into the memory of the one before: a short sum takes as long as an allocation or two.
-        own.state.collective.clear();
-        let _ = own.state.collective.write_fmt(what);
+        own.collective = Some(collective);
+        own.number += 1;
         own.since = Some(Instant::now());
         own.is_inside = is_inside;
         Waiting(self)
@@ -277,7 +295,7 @@ impl Monitor {
 
     /// Notes the step that runs.
     pub fn note_step(&self, step: usize) {
-        lock(&self.0.own).state.step = step;
+        lock(&self.0.own).step = step;
     }
 
     /// From now on the others may go.
@@ -327,9 +345,12 @@ impl Shared {
 
     fn state(&self) -> State {
         let own = lock(&self.own);
+        let collective = own.collective.as_ref();
         State {
+            step: own.step,
+            collective: collective.map(Collective::to_string).unwrap_or_default(),
+            number: own.number,
             waiting: own.since.map(|since| since.elapsed()),
-            ..own.state.clone()
         }
     }
 
@@ -399,7 +420,7 @@ impl Shared {
             let name = self.name(self.worker);
             eprintln!(
                 "error: {name}: stopped at step {}: {}",
-                own.state.step, failure.reason
+                own.step, failure.reason
             );
         }
         #[cfg(not(test))]
@@ -589,12 +610,16 @@ mod tests {
     #[test]
     fn nothing_begins_inside_mpi_after_a_failure() {
         let [chief, other] = pair(Duration::from_secs(60));
-        drop(chief.enter_inside(format_args!("a sum")).unwrap());
-        let _inside = chief.enter_inside(format_args!("a sum")).unwrap();
+        let sum = Collective::Sum {
+            len: 2,
+            of: "numbers",
+        };
+        drop(chief.enter_inside(sum).unwrap());
+        let _inside = chief.enter_inside(sum).unwrap();
         assert!(lock(&chief.0.own).is_inside);
         assert!(other.fail("no such file"));
         failure(&chief);
-        assert!(chief.enter_inside(format_args!("a sum")).is_err());
+        assert!(chief.enter_inside(sum).is_err());
     }
 
     #[test]

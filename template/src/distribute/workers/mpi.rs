@@ -1,11 +1,11 @@
 //! Processes that MPI connects.
 
 use std::{
-    fmt, mem,
+    mem,
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::{self, JoinHandle},
@@ -25,7 +25,7 @@ use mpi::{
 use super::{
     Handler, PendingSum, Workers,
     environment::Launcher,
-    monitor::{Address, Meeting, Monitor, Waiting},
+    monitor::{Address, Collective, Meeting, Monitor, Waiting},
     post::Post,
 };
 use crate::distribute::polling::{receive, receive_soon};
@@ -49,8 +49,6 @@ pub struct Mpi {
     index: usize,
     hosts: Vec<String>,
     turns: Arc<Turns>,
-    /// Whether this MPI can be called from one thread after another.
-    is_serialized: bool,
     jobs: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     monitor: Option<Monitor>,
@@ -79,11 +77,9 @@ impl Mpi {
                 return;
             };
             let world = universe.world();
-            let _ = ready.send(Some((
-                world.rank() as usize,
-                world.size() as usize,
-                threads,
-            )));
+            let is_serialized = threads >= Threading::Serialized;
+            taken.any_thread.store(is_serialized, Ordering::Relaxed);
+            let _ = ready.send(Some((world.rank() as usize, world.size() as usize)));
             loop {
                 let job = match carried.is_open() {
                     true => queue.recv_timeout(TICK),
@@ -113,12 +109,11 @@ impl Mpi {
         };
         let started = wait_for(&started, || joining.check())?;
         let started = started.context("MPI was started in this process before")?;
-        let (index, processes, threads) = started;
+        let (index, processes) = started;
         let mut job = Mpi {
             index,
             hosts: vec![String::new(); processes],
             turns,
-            is_serialized: threads >= Threading::Serialized,
             jobs: Mutex::new(Some(jobs)),
             thread: Mutex::new(Some(thread)),
             monitor: None,
@@ -157,11 +152,10 @@ impl Mpi {
     /// Has the thread of MPI do `work`, and waits for it.
     fn call<T: Send + 'static>(
         &self,
-        what: impl Into<String>,
+        collective: Collective,
         work: impl FnOnce(&SimpleCommunicator) -> T + Send + 'static,
     ) -> Result<T> {
-        let what = what.into();
-        let _waiting = self.enter(format_args!("{what}"));
+        let _waiting = self.enter(collective);
         let (sender, result) = channel();
         let job: Job = Box::new(move |world| {
             // Nobody waits any more where the job has failed.
@@ -172,30 +166,29 @@ impl Mpi {
     }
 
     /// Notes what this process waits for, until the result is dropped.
-    fn enter(&self, what: fmt::Arguments) -> Option<Waiting<'_>> {
+    fn enter(&self, collective: Collective) -> Option<Waiting<'_>> {
         let monitor = self.monitor.as_ref();
-        monitor.map(|monitor| monitor.enter(what))
+        monitor.map(|monitor| monitor.enter(collective))
     }
 
     /// The turn to call MPI on this thread, if the thread of MPI has nothing to do.
     fn take_turn(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.is_serialized && !self.post.is_open() {
-            true => self.turns.take(),
-            false => None,
+        match self.post.is_open() {
+            true => None,
+            false => self.turns.take(),
         }
     }
 
     /// Sums on this thread, whose turn it is.
     fn sum_here<T: Equivalence + Clone + Default>(
         &self,
-        kind: &str,
+        collective: Collective,
         own: &[T],
         sum: &mut Vec<T>,
     ) -> Result<()> {
-        let what = format_args!("the sum of {} {kind}", own.len());
         let monitor = self.monitor.as_ref();
         let _waiting = monitor
-            .map(|monitor| monitor.enter_inside(what))
+            .map(|monitor| monitor.enter_inside(collective))
             .transpose()?;
         sum.resize(own.len(), T::default());
         sum_into(&SimpleCommunicator::world(), own, sum);
@@ -235,7 +228,7 @@ impl Workers for Mpi {
 
     fn start_sum_f32(&self, own: Vec<f32>) -> Result<PendingSum> {
         let mut sum = lock(&self.spare).pop().unwrap_or_default();
-        let what = format!("the sum of {} gradients", own.len());
+        let len = own.len();
         let (sender, result) = channel();
         self.give(Box::new(move |world| {
             sum.resize(own.len(), 0.0);
@@ -243,14 +236,14 @@ impl Workers for Mpi {
             // Nobody waits any more where the job has failed.
             let _ = sender.send((own, sum));
         }))?;
-        Ok(PendingSum::Coming { what, result })
+        Ok(PendingSum::Coming { len, result })
     }
 
     fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>> {
         match sum {
             PendingSum::Ready(sum) => Ok(sum),
-            PendingSum::Coming { what, result } => {
-                let _waiting = self.enter(format_args!("{what}"));
+            PendingSum::Coming { len, result } => {
+                let _waiting = self.enter(of_gradients(len));
                 let (own, sum) = self.wait(&result)?;
                 lock(&self.spare).push(own);
                 Ok(sum)
@@ -263,17 +256,21 @@ impl Workers for Mpi {
             return self.finish_sum_f32(self.start_sum_f32(own)?);
         };
         let mut sum = lock(&self.spare).pop().unwrap_or_default();
-        self.sum_here("gradients", &own, &mut sum)?;
+        self.sum_here(of_gradients(own.len()), &own, &mut sum)?;
         lock(&self.spare).push(own);
         Ok(sum)
     }
 
     fn sum_f64(&self, values: &mut Vec<f64>) -> Result<()> {
         let own = mem::take(values);
+        let collective = Collective::Sum {
+            len: own.len(),
+            of: "numbers",
+        };
         if let Some(_turn) = self.take_turn() {
-            return self.sum_here("numbers", &own, values);
+            return self.sum_here(collective, &own, values);
         }
-        *values = self.call(format!("the sum of {} numbers", own.len()), move |world| {
+        *values = self.call(collective, move |world| {
             let mut sum = vec![0.0; own.len()];
             sum_into(world, &own, &mut sum);
             sum
@@ -281,10 +278,10 @@ impl Workers for Mpi {
         Ok(())
     }
 
-    fn all_gather(&self, what: &str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn all_gather(&self, what: &'static str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         let len = i32::try_from(bytes.len());
         let len = len.map_err(|_| anyhow!("{what} is too long for a message of MPI"))?;
-        self.call(what, move |world| {
+        self.call(Collective::Other(what), move |world| {
             let mut lens = vec![0; world.size() as usize];
             world.all_gather_into(&len, &mut lens[..]);
             let total = lens.iter().map(|len| *len as usize).sum();
@@ -306,8 +303,8 @@ impl Workers for Mpi {
         })
     }
 
-    fn broadcast(&self, what: &str, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
-        self.call(what, move |world| {
+    fn broadcast(&self, what: &'static str, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+        self.call(Collective::Other(what), move |world| {
             let chief = world.process_at_rank(0);
             let mut len = bytes.len() as u64;
             chief.broadcast_into(&mut len);
@@ -351,9 +348,10 @@ impl Workers for Mpi {
         if let Some(monitor) = &self.monitor {
             monitor.leave();
         }
-        self.call("the end of the job", |world| world.barrier())?;
+        let end = Collective::Other("the end of the job");
+        self.call(end, |world| world.barrier())?;
         // MPI waits for the others once more, and the monitor ends this process where that never ends.
-        let _waiting = self.enter(format_args!("the end of MPI"));
+        let _waiting = self.enter(Collective::Other("the end of MPI"));
         lock(&self.jobs).take();
         match lock(&self.thread).take().map(JoinHandle::join) {
             Some(Err(_)) => bail!("the thread of MPI panicked"),
@@ -371,15 +369,18 @@ impl Workers for Mpi {
 #[derive(Default)]
 struct Turns {
     turn: Mutex<()>,
+    /// Whether it may be any thread, as this MPI says once it has started, or only that of MPI.
+    any_thread: AtomicBool,
     /// The jobs of the thread of MPI that have not ended.
     given: AtomicUsize,
 }
 
 impl Turns {
-    /// Takes a turn, unless the thread of MPI has something to do.
+    /// Takes a turn for another thread than that of MPI, unless that one has something to do.
     fn take(&self) -> Option<MutexGuard<'_, ()>> {
         let turn = self.turn.try_lock().ok()?;
-        (self.given.load(Ordering::Acquire) == 0).then_some(turn)
+        let is_free = self.given.load(Ordering::Acquire) == 0;
+        (is_free && self.any_thread.load(Ordering::Relaxed)).then_some(turn)
     }
 }
 
@@ -414,6 +415,13 @@ fn wait_for<T>(result: &Receiver<T>, goes_on: impl Fn() -> Result<()>) -> Result
             Err(RecvTimeoutError::Timeout) => goes_on()?,
             result => return result.context(GONE),
         }
+    }
+}
+
+fn of_gradients(len: usize) -> Collective {
+    Collective::Sum {
+        len,
+        of: "gradients",
     }
 }
 
