@@ -26,6 +26,15 @@ pub fn is_there() -> bool {
     )
 }
 
+/// The project's feature for it, or nothing where there is none: for tests that do without, whose build is
+/// then that of the others.
+///
+/// # Panics
+/// As [`is_there`].
+pub fn feature() -> &'static str {
+    if is_there() { "mpi" } else { "" }
+}
+
 /// `mpirun` with this many processes; the program and its options are to be added.
 pub fn run(processes: usize) -> Command {
     let mut command = Command::new("mpirun");

@@ -6,7 +6,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::{Command, Output},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 pub use kiln::snapshot::text;
@@ -21,7 +21,7 @@ use kiln::{
 use tempfile::TempDir;
 
 use crate::{
-    Entry, NAME, combinations, mpi, read_tree, repository,
+    Entry, NAME, combinations, read_tree, repository,
     running::{self, BUILD},
     shared_target, write,
 };
@@ -29,17 +29,16 @@ use crate::{
 /// The kinds of hardware beside the CPU that a project can be built for.
 pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 
-/// Features of Burn that one of the release builds needs, and all have: Burn is then built once.
+/// Features of Burn that one of the release builds of benchmarks needs, and all have: Burn is then
+/// built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
-/// How tests build in release: the project and what computes as its users have them, the rest as far as
-/// it costs little time to build. What computes is what the template's `[profile.dev.package]` names.
-const QUICK_RELEASE: [&str; 5] = [
-    "profile.release.opt-level=1",
-    "profile.release.package.my-model.opt-level=3",
-    "profile.release.package.burn-flex.opt-level=3",
-    "profile.release.package.gemm-f32.opt-level=3",
-    "profile.release.package.gemm-common.opt-level=3",
+/// How tests build where they ask for a release: the project as its users have it, and what is below it
+/// as in debug builds, in which the template has what computes optimised. It is then built once.
+const QUICK_RELEASE: [&str; 3] = [
+    "profile.dev.package.my-model.opt-level=3",
+    "profile.dev.package.my-model.debug-assertions=false",
+    "profile.dev.package.my-model.overflow-checks=false",
 ];
 
 /// A rendered project, the only one at a time: two cargos at once would wait for each other's build
@@ -51,6 +50,8 @@ pub struct Project {
     /// Whether builds are quick to make, as [`QUICK_RELEASE`] says and without debug information, not
     /// those that users get.
     quick: bool,
+    /// What cargo's configuration has beside that.
+    settings: Vec<&'static str>,
     /// Whether a build after an edit is quick, for which the one before takes longer and needs more disk.
     incremental: bool,
     _alone: File,
@@ -100,6 +101,12 @@ impl Project {
     /// The same, built as its users build it: for benchmarks.
     pub fn fully_optimised(mut self) -> Self {
         self.quick = false;
+        self
+    }
+
+    /// The same, built with `settings` in cargo's configuration.
+    pub fn with_settings(mut self, settings: &[&'static str]) -> Self {
+        self.settings.extend(settings);
         self
     }
 
@@ -176,6 +183,7 @@ impl Project {
             path,
             folder: Some(folder),
             quick: true,
+            settings: Vec::new(),
             incremental: false,
             _alone: alone,
         }
@@ -212,18 +220,12 @@ impl Project {
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
     }
 
-    /// Builds the project in release with the features of all strategies that this machine can run, and
-    /// the examples of `tests/fixtures` that use it; gives the folder with the copies: `program`, and each
-    /// example by its name.
+    /// Builds the project in release with these features, and the examples of `tests/fixtures` that use
+    /// it; gives the folder with the copies: `program`, and each example by its name.
     ///
     /// # Panics
     /// It does not build.
-    pub fn build_for_all_strategies(&self) -> PathBuf {
-        let features = if mpi::is_there() {
-            "mpi,remote"
-        } else {
-            "remote"
-        };
+    pub fn build_with(&self, features: &str) -> PathBuf {
         let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
         let mut names = Vec::new();
@@ -242,7 +244,7 @@ impl Project {
             "--bins",
             "--examples",
         ]);
-        self.keep_programs("release", &names)
+        self.keep_programs(self.release_folder(), &names)
     }
 
     /// Builds the project and the example that prints weights, without optimising what is the project's, as
@@ -319,8 +321,14 @@ impl Project {
     pub fn build(&self) -> PathBuf {
         self.cargo(&["build", "--release"]);
         let program = self.path().join("program");
-        fs::copy(shared_target().join("release").join(NAME), &program).expect("a program");
+        let built = shared_target().join(self.release_folder()).join(NAME);
+        fs::copy(built, &program).expect("a program");
         program
+    }
+
+    /// Where cargo puts what tests ask it for in release.
+    fn release_folder(&self) -> &'static str {
+        if self.quick { "debug" } else { "release" }
     }
 
     /// Replaces `from`, which must be there, by `to` in a source file.
@@ -342,15 +350,17 @@ impl Project {
 
     fn try_cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut arguments = arguments.to_vec();
-        if arguments.contains(&"--release") {
-            arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
-            if self.quick {
-                let settings = QUICK_RELEASE
-                    .iter()
-                    .flat_map(|setting| ["--config", setting]);
-                arguments.splice(1..1, settings);
+        let mut settings = self.settings.clone();
+        match arguments.iter().position(|word| *word == "--release") {
+            Some(place) if self.quick => {
+                arguments.remove(place);
+                settings.extend(QUICK_RELEASE);
             }
+            Some(_) => drop(arguments.splice(1..1, ["--features", SHARED_IN_RELEASE])),
+            None => {}
         }
+        let settings = settings.iter().flat_map(|setting| ["--config", setting]);
+        arguments.splice(1..1, settings);
         let start = Instant::now();
         let mut cargo = Command::new("cargo");
         cargo
@@ -359,10 +369,18 @@ impl Project {
             .envs(self.build_environment())
             .envs(variables.iter().copied());
         let output = running::output(&mut cargo, BUILD);
-        // For `--nocapture`: what to shorten where tests take long.
-        println!("{:4} s: cargo {arguments:?}", start.elapsed().as_secs());
+        note_time(start.elapsed(), &arguments);
         output
     }
+}
+
+/// Notes what to shorten where tests take long, in `times.log` of the shared builds.
+fn note_time(elapsed: Duration, arguments: &[&str]) {
+    let log = shared_target().join("times.log");
+    let log = File::options().append(true).create(true).open(log);
+    let line = format!("{:4} s: cargo {}\n", elapsed.as_secs(), arguments.join(" "));
+    let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
+    written.expect("a log");
 }
 
 /// Waits until no other test has a project.

@@ -13,12 +13,37 @@ use kiln_tests::{
 /// How far weights may be from those of the CPU, which adds numbers up in another order.
 const TOLERANCE: f64 = 1e-4;
 
+/// What makes kernels and hands them to the driver, and what of Burn is built once more with it: optimising
+/// these takes longer than the trainings here.
+const KERNELS: [&str; 20] = [
+    "profile.dev.package.burn-autodiff.opt-level=0",
+    "profile.dev.package.burn-core.opt-level=0",
+    "profile.dev.package.burn-cubecl-fusion.opt-level=0",
+    "profile.dev.package.burn-cubecl.opt-level=0",
+    "profile.dev.package.burn-dispatch.opt-level=0",
+    "profile.dev.package.burn-flex.opt-level=0",
+    "profile.dev.package.burn-fusion.opt-level=0",
+    "profile.dev.package.burn-nn.opt-level=0",
+    "profile.dev.package.burn-optim.opt-level=0",
+    "profile.dev.package.burn-tensor.opt-level=0",
+    "profile.dev.package.cubek-attention.opt-level=0",
+    "profile.dev.package.cubek-convolution.opt-level=0",
+    "profile.dev.package.cubek-matmul.opt-level=0",
+    "profile.dev.package.cubek-pool.opt-level=0",
+    "profile.dev.package.cubek-quant.opt-level=0",
+    "profile.dev.package.cubek-reduce.opt-level=0",
+    "profile.dev.package.cubek-std.opt-level=0",
+    "profile.dev.package.cubek-tile.opt-level=0",
+    "profile.dev.package.wgpu-core.opt-level=0",
+    "profile.dev.package.wgpu-hal.opt-level=0",
+];
+
 #[test]
 fn a_project_trains_on_a_gpu() {
     if !vulkan::is_there() {
         return;
     }
-    let project = Project::with_answers(&[("hardware", "wgpu")]);
+    let project = Project::with_answers(&[("hardware", "wgpu")]).with_settings(&KERNELS);
     let gpu = [vulkan::WANTED];
     // The contracts among them: replicas that share a GPU train to what one trains to.
     let printed = project.cargo_with(&["test"], &gpu);

@@ -2,6 +2,7 @@
 
 use kiln_tests::{
     job::{Job, assert_close},
+    mpi,
     rendered::{Project, idx_data, text},
 };
 
@@ -12,7 +13,7 @@ const GLOBAL_BATCH: usize = 24;
 fn stages_train_to_the_weights_of_the_whole_model() {
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_for_all_strategies(),
+        programs: project.build_with(mpi::feature()),
         folder: project.path(),
         strategy: "model-parallel",
     };

@@ -19,7 +19,7 @@ fn several_processes_are_one_job() {
         return;
     }
     let project = Project::default_answers();
-    let programs = project.build_for_all_strategies();
+    let programs = project.build_with("mpi");
     let job = Job {
         programs,
         folder: project.path(),

@@ -11,6 +11,34 @@ use kiln_tests::{
     rendered::{Project, idx_data},
 };
 
+/// What only the network needs, and what of Burn is built once more with it: optimising these takes
+/// longer than the trainings here.
+const NETWORK: [&str; 23] = [
+    "profile.dev.package.axum.opt-level=0",
+    "profile.dev.package.burn-autodiff.opt-level=0",
+    "profile.dev.package.burn-communication.opt-level=0",
+    "profile.dev.package.burn-core.opt-level=0",
+    "profile.dev.package.burn-dispatch.opt-level=0",
+    "profile.dev.package.burn-flex.opt-level=0",
+    "profile.dev.package.burn-nn.opt-level=0",
+    "profile.dev.package.burn-optim.opt-level=0",
+    "profile.dev.package.burn-remote.opt-level=0",
+    "profile.dev.package.burn-router.opt-level=0",
+    "profile.dev.package.burn-tensor.opt-level=0",
+    "profile.dev.package.h2.opt-level=0",
+    "profile.dev.package.igd-next.opt-level=0",
+    "profile.dev.package.iroh-relay.opt-level=0",
+    "profile.dev.package.iroh.opt-level=0",
+    "profile.dev.package.netwatch.opt-level=0",
+    "profile.dev.package.noq-proto.opt-level=0",
+    "profile.dev.package.portmapper.opt-level=0",
+    "profile.dev.package.reqwest.opt-level=0",
+    "profile.dev.package.rustls.opt-level=0",
+    "profile.dev.package.simple-dns.opt-level=0",
+    "profile.dev.package.tokio.opt-level=0",
+    "profile.dev.package.tracing-subscriber.opt-level=0",
+];
+
 /// A server, which ends with the test.
 struct Server {
     process: Child,
@@ -47,9 +75,9 @@ impl Drop for Server {
 
 #[test]
 fn a_program_trains_across_servers() {
-    let project = Project::default_answers();
+    let project = Project::default_answers().with_settings(&NETWORK);
     let job = Job {
-        programs: project.build_for_all_strategies(),
+        programs: project.build_with("remote"),
         folder: project.path(),
         strategy: "remote",
     };

@@ -33,7 +33,7 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     drop(rendered);
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_for_all_strategies(),
+        programs: project.build_with("mpi"),
         folder: project.path(),
         strategy: "multi-worker-mirrored",
     };
