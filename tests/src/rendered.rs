@@ -33,6 +33,10 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 /// built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
+/// Features of Burn that GPUs and `cpu-layers` need, and what `tensorboard` switches on in crates below
+/// Burn.
+const SHARED_IN_CHECKS: &str = "burn/autotune,burn/extension,burn/fusion,prost/derive";
+
 /// How tests build where they ask for a release: the project as its users have it, and what is below it
 /// as in debug builds, in which the template has what computes optimised. It is then built once.
 const QUICK_RELEASE: [&str; 3] = [
@@ -207,14 +211,14 @@ impl Project {
         );
     }
 
-    /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`] and with what the optional
-    /// `cpu-layers` needs, whatever the features of the project: once for all checks.
+    /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`] and as all other features of the
+    /// project have it, whichever the project has: once for all checks.
     ///
     /// # Panics
     /// As [`cargo`](Self::cargo).
     pub fn check(&self, command: &[&str], features: &str, rest: &[&str]) {
         let burn = HARDWARE.map(|kind| format!("burn/{kind}")).join(",");
-        let features = format!("{features},{burn},burn/extension");
+        let features = format!("{features},{burn},{SHARED_IN_CHECKS}");
         let arguments = [command, &["--features", &features], rest].concat();
         // A crate below Burn would download LLVM to link with. Only its build script heeds this.
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);

@@ -101,8 +101,8 @@ fn memory(of_process: &ResourceUsage) -> Option<f64> {
     (of_process.maxrss > own).then_some(of_process.maxrss as f64)
 }
 
-/// Bytes of memory of a process, as Linux tells in its status (proc_pid_status(5)): `VmRSS` is what is
-/// resident now, `VmHWM` the most that was.
+/// Bytes of memory of a process, as Linux tells in its status (proc_pid_status(5)): `RssAnon` is what is
+/// resident now and of no file, `VmHWM` the most that was.
 pub fn bytes_of(process: u32, what: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));

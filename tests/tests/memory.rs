@@ -7,9 +7,9 @@ use std::{
 
 use kiln_tests::{rendered::Project, rounds::median, throughput::bytes_of};
 
-/// Resident memory of a process in MiB.
+/// Resident memory of a process in MiB, without that of files, which the system takes away and gives back.
 fn resident(process: u32) -> f64 {
-    bytes_of(process, "VmRSS").unwrap() as f64 / 1_048_576.0
+    bytes_of(process, "RssAnon").unwrap() as f64 / 1_048_576.0
 }
 
 /// The median of the slopes between all pairs of values, which few values out of line do not move.
@@ -36,9 +36,10 @@ fn a_leak_is_seen_through_noise() {
     assert_eq!(slope(&[0.0, 0.5, 1.0, 1.5, 50.0]), 0.5);
 }
 
-/// 10,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms.
+/// 20,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms: of fewer epochs,
+/// what an allocator keeps for a while looks like a leak now and then.
 #[test]
-fn ten_thousand_steps_need_no_more_memory_than_one_thousand() {
+fn twenty_thousand_steps_need_no_more_memory_than_one_thousand() {
     if !cfg!(target_os = "linux") {
         return println!("skipped: only Linux tells the memory of a process in /proc");
     }
@@ -46,7 +47,7 @@ fn ten_thousand_steps_need_no_more_memory_than_one_thousand() {
     let options = [
         "train",
         "--epochs",
-        "10",
+        "20",
         "--steps-per-epoch",
         "1000",
         "--batch-size",
@@ -64,16 +65,16 @@ fn ten_thousand_steps_need_no_more_memory_than_one_thousand() {
     let epochs = lines
         .map(Result::unwrap)
         .filter(|line| line.starts_with("epoch "));
-    let memory: Vec<f64> = epochs.take(9).map(|_| resident(child.id())).collect();
+    let memory: Vec<f64> = epochs.take(19).map(|_| resident(child.id())).collect();
     child.kill().unwrap();
     child.wait().unwrap();
     println!("MiB after each thousand steps: {memory:.1?}");
-    assert_eq!(memory.len(), 9);
+    assert_eq!(memory.len(), 19);
     // An allocator may take some more at any time, or give some back. A leak grows in every epoch: that
     // of a batch a step by half a MiB.
     let growth = slope(&memory);
     assert!(growth < 0.25, "{growth} MiB an epoch: {memory:?}");
-    let (early, late) = (memory[1], memory[8]);
+    let (early, late) = (memory[1], memory[18]);
     assert!(
         late < early + 16.0,
         "from {early} to {late} MiB: {memory:?}"
