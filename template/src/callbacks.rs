@@ -9,8 +9,10 @@ use crate::{cli::Args, dataset::Batch, distribute::Callbacks, report::Report};
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     // TODO(callbacks.schedule): Do something after certain steps or epochs.
     //   Now: nothing is added to what the report does after every epoch.
-    //   Note: `.every_steps(100, |progress, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
-    //         as often as you like; `globals::strategy()?.run_on_all` reaches the replicas.
+    //   Note: `.every_steps(100, |context, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
+    //         as often as you like; `context` has progress, losses, metrics and the validation, and
+    //         `context.stop("why")` ends training; `globals::strategy()?.run_on_all` reaches the
+    //         replicas.
     //   Shapes: none.
     Callbacks::<Report>::new()
 }

@@ -52,6 +52,8 @@ struct Globals {
     /// The model as validation and test use it, until the next update.
     inference: Option<Model>,
     step: usize,
+    /// The global norm of the gradients of the last update, before clipping.
+    gradient_norm: Option<f64>,
     /// The gradients of the last update, for reports; shared by the replicas that share the update.
     last_gradients: Option<Arc<FlatGradients>>,
 }
@@ -78,12 +80,24 @@ thread_local! {
     static GLOBALS: RefCell<Globals> = RefCell::default();
 }
 
+/// The plan of a batch is in memory before its examples are.
+const MAX_GLOBAL_BATCH_SIZE: usize = 1 << 20;
+
 /// Registers the strategy, and with it the global batch size: replicas times `batch_size`.
 ///
 /// # Errors
-/// A strategy is registered already.
+/// A strategy is registered already, or the global batch is larger than 1,048,576 examples.
 pub fn register_strategy(strategy: &Arc<dyn Strategy>, batch_size: usize) -> Result<()> {
-    let global_batch_size = strategy.num_replicas_in_sync() * batch_size;
+    let replicas = strategy.num_replicas_in_sync();
+    let global_batch_size = replicas
+        .checked_mul(batch_size)
+        .filter(|size| *size <= MAX_GLOBAL_BATCH_SIZE)
+        .with_context(|| {
+            format!(
+                "--batch-size {batch_size} on {replicas} replicas makes a global batch of more than \
+                 {MAX_GLOBAL_BATCH_SIZE} examples: use a smaller one, and --accumulate for larger updates"
+            )
+        })?;
     GLOBALS.with_borrow_mut(|globals| {
         ensure!(
             globals.strategy.is_none(),
@@ -194,7 +208,37 @@ pub fn step() -> usize {
 
 /// Sets the number of updates so far, as a checkpoint does.
 pub fn set_step(step: usize) {
-    GLOBALS.with_borrow_mut(|globals| globals.step = step);
+    GLOBALS.with_borrow_mut(|globals| {
+        globals.step = step;
+        globals.gradient_norm = None;
+    });
+}
+
+/// Notes the global norm of the gradients of an update for reports, before they are clipped.
+pub fn set_gradient_norm(norm: f64) {
+    GLOBALS.with_borrow_mut(|globals| globals.gradient_norm = Some(norm));
+}
+
+/// That of the last update, where `FlatGradients::handle_non_finite` saw its gradients.
+pub fn gradient_norm() -> Option<f64> {
+    GLOBALS.with_borrow(|globals| globals.gradient_norm)
+}
+
+/// What reports say of an update.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LastUpdate {
+    /// As [`gradient_norm`] has it.
+    pub gradient_norm: Option<f64>,
+    /// Of each optimizer.
+    pub learning_rates: Vec<(&'static str, f64)>,
+}
+
+/// The last update that this thread made.
+pub fn last_update() -> Result<LastUpdate> {
+    Ok(LastUpdate {
+        gradient_norm: gradient_norm(),
+        learning_rates: learning_rates()?,
+    })
 }
 
 /// Keeps the gradients of an epoch's last update for reports, and none of the others: that would take a
@@ -419,6 +463,20 @@ impl ReplicaState for Trainable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::distribute::MirroredStrategy;
+
+    #[test]
+    fn a_global_batch_that_is_too_large_is_refused() {
+        let devices = vec![Device::flex(); 2];
+        let strategy: Arc<dyn Strategy> = Arc::new(MirroredStrategy::new(devices, None).unwrap());
+        for batch_size in [usize::MAX, usize::MAX / 2, MAX_GLOBAL_BATCH_SIZE / 2 + 1] {
+            let error = register_strategy(&strategy, batch_size).unwrap_err();
+            let expected = format!("--batch-size {batch_size} on 2 replicas makes a global batch");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+        register_strategy(&strategy, MAX_GLOBAL_BATCH_SIZE / 2).unwrap();
+        assert_eq!(global_batch_size().unwrap(), MAX_GLOBAL_BATCH_SIZE);
+    }
 
     #[test]
     fn what_is_not_registered_is_named_with_its_factory() {

@@ -4,8 +4,8 @@
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`]. Each place
 //! carries a `TODO(id)`, holds a working default, and is guarded by a contract test in
 //! `tests/contract/`. [`epochs`] is the loop around them. The machinery that a task need not touch is
-//! in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`], in [`globals`], [`vectors`] and
-//! the optimizers [`adam`] and [`nadam`].
+//! in [`distribute`], [`data`], [`layers`], [`checkpoint`], [`report`] and [`run_record`], in [`globals`],
+//! [`vectors`] and the optimizers [`adam`] and [`nadam`].
 
 pub mod adam;
 pub mod callbacks;
@@ -23,6 +23,7 @@ pub mod metric;
 pub mod model;
 pub mod nadam;
 pub mod report;
+pub mod run_record;
 pub mod strategy;
 pub mod test;
 pub mod train;

@@ -8,12 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
 use crate::{
-    log, mpi,
+    mpi,
     rendered::text,
     running::{self, Running, TRAINING, succeeds},
+    runs::log,
 };
 
 /// How far losses and weights may be from those of one replica.
@@ -249,12 +252,11 @@ pub fn workers(folder: &str) -> Vec<u32> {
     ids
 }
 
-/// Sends a signal such as `-TERM`.
+/// Sends a signal.
 ///
 /// # Panics
 /// There is no such process.
-pub fn signal(name: &str, process: u32) {
-    let mut kill = Command::new("kill");
-    let status = kill.args([name, &process.to_string()]).status();
-    assert!(status.expect("kill").success());
+pub fn signal(signal: Signal, process: u32) {
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw);
+    kill_process(id.expect("the id of a process"), signal).expect("a process");
 }

@@ -1,13 +1,17 @@
 //! What the tests of Kiln share: rendering combinations of options, and trees to compare.
 
+pub mod interruptions;
 pub mod job;
 pub mod mpi;
 pub mod python;
+pub mod random;
 pub mod rendered;
 pub mod rounds;
 pub mod running;
+pub mod runs;
 pub mod slurm;
 pub mod throughput;
+pub mod trainer;
 pub mod vulkan;
 
 use std::{
@@ -16,6 +20,7 @@ use std::{
     process::Command,
 };
 
+pub use kiln::snapshot::{Combination, Entry, NAME, Tree, diff, read_tree};
 use kiln::{
     name::Name,
     option::Answers,
@@ -24,9 +29,7 @@ use kiln::{
     snapshot,
     template::Template,
 };
-use serde_json::Value;
-
-pub use kiln::snapshot::{Combination, Entry, NAME, Tree, diff, read_tree};
+pub use runs::log;
 
 /// The root of the repository.
 pub fn repository() -> PathBuf {
@@ -81,16 +84,6 @@ fn target() -> PathBuf {
 /// A build folder that all rendered crates share, so that their dependencies are built once.
 pub fn shared_target() -> PathBuf {
     target().join("rendered")
-}
-
-/// The log of the trainings that wrote into `runs`: an object a split and epoch.
-///
-/// # Panics
-/// There is none.
-pub fn log(runs: &Path) -> Vec<Value> {
-    let log = fs::read_to_string(runs.join("metrics.jsonl")).expect("a log");
-    let line = |line: &str| serde_json::from_str(line).expect("JSON");
-    log.lines().map(line).collect()
 }
 
 /// Cargo for a package outside of this workspace that has Kiln and its lock file. What Kiln depends on

@@ -64,7 +64,7 @@ fn twenty_thousand_steps_need_no_more_memory_than_one_thousand() {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let epochs = lines
         .map(Result::unwrap)
-        .filter(|line| line.starts_with("epoch "));
+        .filter(|line| line.starts_with("epoch ") && line.contains("  train  "));
     let memory: Vec<f64> = epochs.take(19).map(|_| resident(child.id())).collect();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -4,10 +4,12 @@
 use std::time::{Duration, Instant};
 
 use kiln_tests::{
-    job::{Job, assert_close, signal, workers},
+    interruptions::{Ended, Whole},
+    job::{Job, Signal, assert_close, signal, workers},
     mpi,
+    random::Random,
     rendered::{Project, idx_data, text},
-    running::TRAINING,
+    running::{TRAINING, succeeds},
 };
 
 /// Examples of a global batch; it divides by all numbers of replicas here.
@@ -29,6 +31,8 @@ fn several_processes_are_one_job() {
     processes_train_to_the_weights_of_one_device(&job);
     another_number_of_processes_goes_on(&job);
     a_signal_to_one_stops_all_after_the_same_step(&job);
+    a_callback_of_one_stops_all_after_the_same_step(&job);
+    launched_trainings_are_stopped_at_random_moments(&job);
     what_does_not_fit_together_is_refused(&job);
     a_process_that_is_lost_ends_the_job(&job);
 }
@@ -132,9 +136,9 @@ fn another_number_of_processes_goes_on(job: &Job) {
 fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
     let options = ["--output-dir", "runs/signal", "--epochs", "100000", "train"];
     let running = job.start(&mut job.command(3, &options), "runs/signal");
-    signal("-TERM", workers("runs/signal")[2]);
+    signal(Signal::TERM, workers("runs/signal")[2]);
     let output = running.end(TRAINING);
-    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(143), "{}", text(&output));
     assert!(
         text(&output).contains("go on with the same options and --resume"),
         "{}",
@@ -158,15 +162,66 @@ fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
     ];
     launch.args(options).args(["--", "train"]);
     let running = job.start(&mut launch, "runs/launch");
-    signal("-TERM", running.id());
+    signal(Signal::TERM, running.id());
     let output = running.end(TRAINING);
-    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(143), "{}", text(&output));
     assert!(
         text(&output).contains("go on with the same options and --resume"),
         "{}",
         text(&output)
     );
     assert_eq!(job.manifest("runs/launch")["replicas"], 2);
+}
+
+fn a_callback_of_one_stops_all_after_the_same_step(job: &Job) {
+    let mut command = mpi::run(3);
+    command
+        .arg(job.programs.join("early_stop"))
+        .current_dir(&job.folder)
+        .args(["--strategy", job.strategy, "--replicas", "1"]);
+    let printed = succeeds(&mut command, TRAINING);
+    for worker in 0..3 {
+        let told = format!("worker {worker}, step 2: Callback, as the loss is low enough");
+        assert!(printed.contains(&told), "no {told}: {printed}");
+    }
+}
+
+/// Signals come to the launcher, single or not, and it ends as a training in one process does.
+fn launched_trainings_are_stopped_at_random_moments(job: &Job) {
+    let command = |runs: &str, resume: bool| {
+        let options = "launch --workers 2 --replicas 1 --data-dir small --batch-size 2 --epochs 20";
+        let mut launch = job.alone();
+        launch.args(options.split(' ')).args(["--output-dir", runs]);
+        launch
+            .args(resume.then_some("--resume"))
+            .args(["--", "train"]);
+        launch
+    };
+    let start = Instant::now();
+    succeeds(&mut command("runs/never-stopped", false), TRAINING);
+    let whole = Whole {
+        runs: &job.folder.join("runs/never-stopped"),
+        time: start.elapsed(),
+    };
+    let mut stopped = 0;
+    for number in 0..10 {
+        // The test's output has it where one of the trainings fails.
+        println!("launched training {number}");
+        let runs = format!("runs/stopped-{number}");
+        let (folder, mut random) = (job.folder.join(&runs), Random::new(number));
+        let command = |resume| command(&runs, resume);
+        let ends = whole.is_reached_with_stops(&folder, &mut random, command);
+        stopped += ends
+            .iter()
+            .filter(|ended| **ended == Ended::Stopped)
+            .count();
+        assert_eq!(workers(&runs), [0; 0], "a worker outlives its launcher");
+    }
+    println!(
+        "10 launched trainings in {:.0?}, {stopped} stops",
+        start.elapsed()
+    );
+    assert!(stopped > 3);
 }
 
 fn what_does_not_fit_together_is_refused(job: &Job) {
@@ -258,7 +313,7 @@ fn what_does_not_fit_together_is_refused(job: &Job) {
 fn a_process_that_is_lost_ends_the_job(job: &Job) {
     job.ends_after(
         "runs/killed",
-        |workers| signal("-KILL", workers[1]),
+        |workers| signal(Signal::KILL, workers[1]),
         &[
             "error: worker 0 of 3 (host ",
             "worker 1 of 3 (host ",
@@ -268,7 +323,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
     );
     job.ends_after(
         "runs/stopped",
-        |workers| signal("-STOP", workers[2]),
+        |workers| signal(Signal::STOP, workers[2]),
         &[
             "worker 2 of 3 (host ",
             ") has not answered for ",
@@ -278,7 +333,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
     // The chief, which all others miss.
     job.ends_after(
         "runs/chief",
-        |workers| signal("-KILL", workers[0]),
+        |workers| signal(Signal::KILL, workers[0]),
         &[
             "error: worker 1 of 3",
             "error: worker 2 of 3",
@@ -310,7 +365,7 @@ fn a_process_that_hangs_ends_the_job(job: &Job) {
         &mut command,
         &[
             "worker 1 of 3 (host ",
-            ") has not come to the sum of 1 numbers (collective ",
+            ") has not come to the sum of 4 numbers (collective ",
             ", step 7) for ",
             "allow more with --timeout",
         ],

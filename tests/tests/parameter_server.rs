@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf};
 
 use kiln_tests::{
-    job::{Job, signal, workers},
+    job::{Job, Signal, signal, workers},
     mpi,
     rendered::{Project, idx_data, text},
     running::TRAINING,
@@ -102,10 +102,10 @@ fn each_batch_is_computed_once(job: &Job) {
 fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
     let options = ["--output-dir", "runs/signal", "--epochs", "100000", "train"];
     let running = job.start(&mut job.command(3, &options), "runs/signal");
-    signal("-TERM", workers("runs/signal")[1]);
+    signal(Signal::TERM, workers("runs/signal")[1]);
     let output = running.end(TRAINING);
     let printed = text(&output);
-    assert!(output.status.success(), "{printed}");
+    assert_eq!(output.status.code(), Some(143), "{printed}");
     let step = &job.manifest("runs/signal")["step"];
     assert!(
         printed.contains(&format!("stopped after step {step};")),
@@ -130,17 +130,17 @@ fn another_number_of_processes_goes_on(job: &Job) {
 fn a_process_that_is_lost_ends_the_job(job: &Job) {
     job.ends_after(
         "runs/killed",
-        |workers| signal("-KILL", workers[2]),
+        |workers| signal(Signal::KILL, workers[2]),
         &["error: worker 0 of 3", "worker 2 of 3 (host ", ") died at"],
     );
     job.ends_after(
         "runs/stopped",
-        |workers| signal("-STOP", workers[1]),
+        |workers| signal(Signal::STOP, workers[1]),
         &["worker 1 of 3 (host ", ") has not answered for "],
     );
     job.ends_after(
         "runs/server",
-        |workers| signal("-KILL", workers[0]),
+        |workers| signal(Signal::KILL, workers[0]),
         &["error: worker 1 of 3", "worker 0 of 3 (host ", ") died at"],
     );
 }

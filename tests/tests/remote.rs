@@ -7,7 +7,7 @@ use std::{
 };
 
 use kiln_tests::{
-    job::{Job, assert_close, ends_in_time, signal},
+    job::{Job, Signal, assert_close, ends_in_time, signal},
     rendered::{Project, idx_data},
 };
 
@@ -158,15 +158,15 @@ fn a_server_that_is_lost_ends_the_training(job: &Job, servers: [Server; 2]) {
     };
     let lost = servers[1].process.id();
     let training = job.start(&mut long("runs/stopped"), "runs/stopped");
-    signal("-STOP", lost);
+    signal(Signal::STOP, lost);
     let silent = format!(
         "the Burn server {} has not answered for",
         servers[1].address
     );
     ends_in_time(training, Instant::now(), &[&silent]);
-    signal("-CONT", lost);
+    signal(Signal::CONT, lost);
     let training = job.start(&mut long("runs/killed"), "runs/killed");
-    signal("-KILL", lost);
+    signal(Signal::KILL, lost);
     let messages = ["training stopped at epoch ", "replica 1 of 2 failed on "];
     ends_in_time(training, Instant::now(), &messages);
     // What was saved goes on with the other server.

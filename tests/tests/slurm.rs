@@ -1,5 +1,5 @@
 //! The script for Slurm, on a cluster of it: two nodes train to what one replica trains to, save when the
-//! time of a job is up, go on with the next one, and end where one of them is lost.
+//! time of a job is up, go on in its next turn, and end where one of them is lost.
 
 use std::{
     fs,
@@ -20,6 +20,8 @@ use kiln_tests::{
 
 /// Examples of a global batch.
 const GLOBAL_BATCH: usize = 24;
+/// Of the job that is stopped: more than it comes to before the signal.
+const EPOCHS: u64 = 300;
 const SCRIPT: &str = "launch/slurm.sh";
 
 #[test]
@@ -46,7 +48,7 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     idx_data(&job.folder.join("small"), 8);
     let cluster = Cluster::start();
     nodes_train_to_the_weights_of_one_device(&job, &cluster);
-    a_job_saves_when_its_time_is_up_and_the_next_one_goes_on(&job, &cluster);
+    a_job_saves_when_its_time_is_up_and_goes_on_in_its_next_turn(&job, &cluster);
     a_node_that_is_lost_ends_the_job(&job, &cluster);
 }
 
@@ -95,25 +97,33 @@ fn nodes_train_to_the_weights_of_one_device(job: &Job, cluster: &Cluster) {
     assert_close(&nodes, &one, "weights of two nodes of Slurm");
 }
 
-/// What Slurm does two minutes before the end, for the signal that the script asks for.
-fn a_job_saves_when_its_time_is_up_and_the_next_one_goes_on(job: &Job, cluster: &Cluster) {
-    let (number, output) = submit(job, cluster, "runs/late", &["--epochs", "100000", "train"]);
+/// What Slurm does two minutes before the end, for the signal that the script asks for. The job is submitted
+/// once, and goes back to the queue by itself.
+fn a_job_saves_when_its_time_is_up_and_goes_on_in_its_next_turn(job: &Job, cluster: &Cluster) {
+    let options = ["--epochs", &EPOCHS.to_string(), "train"];
+    let (number, output) = submit(job, cluster, "runs/late", &options);
     second_epoch(job, "runs/late");
     cluster.signal(&number, "USR1");
     let state = cluster.wait(&number);
-    let printed = fs::read_to_string(&output).unwrap();
-    assert_eq!(state, "COMPLETED", "{printed}");
-    let step = job.manifest("runs/late")["step"].as_u64().unwrap();
-    // An update at least, and in the next job only what is left of them.
-    assert!(step > 0, "{printed}");
-    let epochs = (step / 3 + 2).to_string();
-    let (number, output) = submit(job, cluster, "runs/late", &["--epochs", &epochs, "train"]);
-    let state = cluster.wait(&number);
     let printed = fs::read_to_string(output).unwrap();
     assert_eq!(state, "COMPLETED", "{printed}");
+    // Each turn adds to what the ones before it have printed.
+    let (stopped, resumed) = printed.split_once("stopped ").expect("a stop");
+    assert!(!stopped.contains("resumed from"), "{printed}");
+    let step = resumed.split_once("after step ").unwrap().1;
+    let step: u64 = step.split(';').next().unwrap().parse().unwrap();
     let resumed = format!("resumed from runs/late/checkpoints/step-{step:08}");
-    assert!(printed.contains(&resumed), "no {resumed}: {printed}");
-    assert_eq!(job.manifest("runs/late")["step"], (step / 3 + 2) * 3);
+    assert_eq!(
+        printed.matches(&resumed).count(),
+        1,
+        "no {resumed}: {printed}"
+    );
+    let last = job.manifest("runs/late");
+    assert!(0 < step && step < 3 * EPOCHS, "{step}");
+    assert_eq!(
+        (&last["step"], &last["epoch"]),
+        (&(3 * EPOCHS).into(), &(EPOCHS + 1).into())
+    );
 }
 
 fn a_node_that_is_lost_ends_the_job(job: &Job, cluster: &Cluster) {

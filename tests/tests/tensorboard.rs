@@ -46,6 +46,8 @@ fn tensorboard_reads_what_was_written() {
         assert_eq!(events["images"][name], json!([[3, width, height, hex]]));
     }
     check_histograms(&events["histograms"]);
+    let text = json!({"run": [[3, "**bold** | `ä`\n\nand more"]]});
+    assert_eq!(events["texts"], text);
 }
 
 /// Runs the fixture as an example of the project.

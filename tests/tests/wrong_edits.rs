@@ -8,7 +8,7 @@ use kiln_tests::{
 };
 
 /// The site, its file, and what is replaced there by what.
-const EDITS: [(&str, &str, &str, &str); 21] = [
+const EDITS: [(&str, &str, &str, &str); 22] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -32,6 +32,12 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
         "metric.rs",
         "accuracy.update(&correct)",
         "accuracy.update(&correct.mean())",
+    ),
+    (
+        "metric.set",
+        "metric.rs",
+        "sparse_categorical_accuracy(predictions, &batch.labels);",
+        "predictions.clone().argmax(1).squeeze_dim(1).equal(batch.labels.clone()).float();",
     ),
     (
         "metric.best",
@@ -96,8 +102,8 @@ const EDITS: [(&str, &str, &str, &str); 21] = [
     (
         "train.gradients",
         "train.rs",
-        "if !gradients.handle_non_finite(NonFinite::Error)? {",
-        "let _ = NonFinite::Error;\n    if false {",
+        "if !gradients.handle_non_finite(NON_FINITE)? {",
+        "if false {",
     ),
     (
         "callbacks.schedule",

@@ -1,32 +1,12 @@
 //! Where the training loop meets the callbacks of `src/train_callbacks.rs`.
 
-use std::cell::RefCell;
-
 use anyhow::Result;
 use burn::tensor::Tensor;
 
 use crate::{
-    cli::Args,
-    dataset::Batch,
-    digits::CALLBACKS,
-    distribute::{Callbacks, Losses},
-    report::Report,
+    cli::Args, dataset::Batch, digits::CALLBACKS, distribute::Callbacks, report::Report,
     train_callbacks::TrainCallbacks,
 };
-
-thread_local! {
-    static LAST_LOSSES: RefCell<Losses> = RefCell::default();
-}
-
-/// Keeps the losses of an update, over all replicas, for what is called after it.
-pub fn remember_losses(losses: Losses) {
-    LAST_LOSSES.set(losses);
-}
-
-/// The losses of the last update; on the thread of `main` only.
-pub fn last_losses() -> Losses {
-    LAST_LOSSES.with_borrow(Losses::clone)
-}
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {

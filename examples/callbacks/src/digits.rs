@@ -6,10 +6,9 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 use crate::{
-    checkpoint::Progress,
     cli::Args,
     dataset::{Examples, Images},
-    distribute::Reduction,
+    distribute::{CallbackContext, Reduction},
     globals,
     loss::{LossObjects, SparseCategoricalCrossentropy},
     model::Model,
@@ -73,13 +72,13 @@ impl TrainCallbacks for Digits {
     }
 }
 
-fn tell_of_freezing(_progress: Progress, report: &mut Report) -> Result<()> {
+fn tell_of_freezing(_context: &CallbackContext, report: &mut Report) -> Result<()> {
     report.say(&format!("{FROZEN} stays as it is from here on"));
     Ok(())
 }
 
 /// The norm of the gradients for display, in TensorBoard.
-fn draw_gradient_norm(progress: Progress, report: &mut Report) -> Result<()> {
+fn draw_gradient_norm(context: &CallbackContext, report: &mut Report) -> Result<()> {
     let strategy = globals::strategy()?;
     let values = strategy.run_on_first(|_| globals::weights_and_gradients())?;
     let gradients = values
@@ -88,8 +87,8 @@ fn draw_gradient_norm(progress: Progress, report: &mut Report) -> Result<()> {
     let squares =
         gradients.flat_map(|(_, values)| values.iter().map(|value| f64::from(*value).powi(2)));
     report.scalar(
-        progress.step,
-        "step/gradient_norm",
+        context.progress.step,
+        "callbacks/gradient_norm",
         squares.sum::<f64>().sqrt(),
     )
 }

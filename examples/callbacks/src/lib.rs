@@ -3,8 +3,8 @@
 //!
 //! The files that call them are flat in `src/`: [`strategy`], [`loss`], [`metric`], [`model`],
 //! [`dataset`], [`train`], [`epochs`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`].
-//! The machinery that a task need not touch is in [`distribute`], [`data`], [`layers`],
-//! [`checkpoint`] and [`report`], in [`globals`], [`vectors`] and the optimizers [`adam`] and [`nadam`].
+//! The machinery that a task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`],
+//! [`report`] and [`run_record`], in [`globals`], [`vectors`] and the optimizers [`adam`] and [`nadam`].
 
 pub mod adam;
 pub mod callbacks;
@@ -23,6 +23,7 @@ pub mod metric;
 pub mod model;
 pub mod nadam;
 pub mod report;
+pub mod run_record;
 pub mod strategy;
 pub mod stratified;
 pub mod test;

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use rand::seq::SliceRandom;
+use sha2::Sha256;
 
 use crate::{
-    data::{Dataset, stream},
+    data::{Dataset, hash_all, stream},
     dataset::{CLASSES, Example, Examples},
 };
 
@@ -87,6 +88,11 @@ impl Dataset for Stratified {
 
     fn differs_by_pass(&self) -> bool {
         true
+    }
+
+    /// All of it: each index stands for another example in each pass.
+    fn hash_labels(&self, _indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        hash_all(&*self.dataset, hash)
     }
 }
 

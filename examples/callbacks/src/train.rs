@@ -9,7 +9,8 @@ use crate::{
     dataset::{Batch, Example},
     digits::CALLBACKS,
     distribute::{
-        FlatGradients, Gradients, Losses, PerReplica, Pipeline, ReduceOp, replica_context,
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, Pipeline, ReduceOp,
+        replica_context,
     },
     globals::{self, Split},
     loss::{compute_loss, per_example_losses},
@@ -62,6 +63,9 @@ fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losse
     }
     Ok((Losses::sum(losses), step.gradients()?))
 }
+
+/// What happens where gradients, or the loss of a validation, are not finite.
+pub const NON_FINITE: NonFinite = NonFinite::Zero;
 
 /// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only
 /// kept, until the last batch of an update.

@@ -14,22 +14,22 @@ use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor};
 
 use crate::{
-    callbacks::last_losses,
-    checkpoint::{Checkpoints, Progress},
+    checkpoint::Checkpoints,
     cli::Args,
     dataset::{Batch, Examples},
-    distribute::{FlatGradients, NonFinite, ScheduledOptimizer},
+    distribute::{CallbackContext, FlatGradients, ScheduledOptimizer},
     loss::LossObjects,
     model::Model,
     nadam::NadamConfig,
     report::Report,
+    train::NON_FINITE,
 };
 
 /// Checkpoints that are kept, unless `--keep` says another number.
 pub const MAX_TO_KEEP: usize = 50;
 
 /// What is called after a step, on the thread of `main`.
-pub type StepCallback = Box<dyn FnMut(Progress, &mut Report) -> Result<()>>;
+pub type StepCallback = Box<dyn FnMut(&CallbackContext, &mut Report) -> Result<()>>;
 
 /// What a training calls. `src/digits.rs` has that of this project.
 pub trait TrainCallbacks {
@@ -121,7 +121,7 @@ pub trait TrainCallbacks {
     /// # Errors
     /// The training must stop.
     fn update_pre(&self, mut gradients: FlatGradients) -> Result<(FlatGradients, FlatGradients)> {
-        gradients.handle_non_finite(NonFinite::Zero)?;
+        gradients.handle_non_finite(NON_FINITE)?;
         let display_gradients = gradients.clone();
         gradients.clip_by_global_norm(10.0);
         Ok((gradients, display_gradients))
@@ -145,8 +145,8 @@ pub fn standard_every_steps() -> Vec<(usize, StepCallback)> {
 ///
 /// # Errors
 /// None.
-pub fn print_step(progress: Progress, report: &mut Report) -> Result<()> {
-    report.say(&format!("Step: {}", progress.step));
+pub fn print_step(context: &CallbackContext, report: &mut Report) -> Result<()> {
+    report.say(&format!("Step: {}", context.progress.step));
     Ok(())
 }
 
@@ -154,10 +154,10 @@ pub fn print_step(progress: Progress, report: &mut Report) -> Result<()> {
 ///
 /// # Errors
 /// The event file cannot be written.
-pub fn print_loss(progress: Progress, report: &mut Report) -> Result<()> {
-    for (name, loss) in last_losses().iter() {
+pub fn print_loss(context: &CallbackContext, report: &mut Report) -> Result<()> {
+    for (name, loss) in context.losses.iter() {
         report.say(&format!("Loss: {loss}"));
-        report.scalar(progress.step, &format!("step/{name}"), loss)?;
+        report.scalar(context.progress.step, &format!("callbacks/{name}"), loss)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 
 use crate::{
     callbacks::{prepare_inputs, prepare_loss_inputs},
+    checkpoint::interrupt,
     data::{DistributedDataset, Shard},
     dataset::{Batch, Example},
     digits::CALLBACKS,
@@ -40,7 +41,8 @@ pub fn distributed_validation_step(inputs: PerReplica<Shard<Example>>) -> Result
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Validates the whole split; each example counts once. Returns the metrics by name.
+/// Validates the whole split; each example counts once. Returns the metrics by name, or `None` where a
+/// signal stopped it.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
@@ -49,7 +51,7 @@ pub fn validate(
     step: usize,
     data: &DistributedDataset<Example>,
     report: &mut Report,
-) -> Result<IndexMap<String, f64>> {
+) -> Result<Option<IndexMap<String, f64>>> {
     reset_metrics(Split::Validation)?;
     globals::strategy()?.run_on_all(globals::prepare_inference)?;
     report.begin(Split::Validation, epoch, data.batches_per_epoch());
@@ -57,11 +59,15 @@ pub fn validate(
     while let Some(inputs) = report.wait_for(|| batches.next()) {
         let losses = distributed_validation_step(inputs)?;
         report.step(&losses);
+        if interrupt::agreed(None)?.is_some() {
+            report.abandon();
+            return Ok(None);
+        }
     }
     let metrics = merged_metrics(Split::Validation)?;
     report.end(step, &metrics)?;
-    Ok(metrics
+    let by_name = metrics
         .into_iter()
-        .map(|metric| (metric.name, metric.value))
-        .collect())
+        .map(|metric| (metric.name, metric.value));
+    Ok(Some(by_name.collect()))
 }

@@ -21,7 +21,7 @@ use training::{
     data::Shard,
     dataset::{Examples, create_datasets},
     digits::{CALLBACKS, Digits},
-    distribute::{Gradients, MergedMetric},
+    distribute::{CallbackContext, Gradients, Losses, MergedMetric},
     epochs::train,
     globals::{self, Split},
     loss::LossObjects,
@@ -148,8 +148,8 @@ struct Noting(Notes);
 impl Noting {
     fn note(&self, name: &'static str) -> StepCallback {
         let notes = Rc::clone(&self.0);
-        Box::new(move |progress, _| {
-            notes.borrow_mut().push((progress.step, name));
+        Box::new(move |context, _| {
+            notes.borrow_mut().push((context.progress.step, name));
             Ok(())
         })
     }
@@ -180,11 +180,12 @@ impl TrainCallbacks for Noting {
     }
 }
 
-fn progress(step: usize) -> Progress {
-    Progress {
+fn after_step(step: usize) -> CallbackContext {
+    let progress = Progress {
         step,
         ..Progress::START
-    }
+    };
+    CallbackContext::after_step(progress, Losses::new())
 }
 
 /// The original has a dictionary: of two callbacks for the same number the last one is left.
@@ -197,7 +198,7 @@ fn all_callbacks_of_a_step_run_in_their_order() {
         let notes = Notes::default();
         let mut callbacks = schedule(&Noting(Rc::clone(&notes)));
         for step in 1..=4 {
-            callbacks.after_step(progress(step), &mut report)?;
+            callbacks.after_step(after_step(step), &mut report)?;
         }
         Ok(notes.take())
     });
@@ -316,7 +317,7 @@ fn what_is_missing_stops_with_an_error() {
         let _job = set_up_replicas(1)?;
         let folder = tempfile::tempdir()?;
         let mut report = Report::new(&args(folder.path(), &[])?)?;
-        schedule(&Noting(Notes::default())).after_step(progress(5), &mut report)
+        schedule(&Noting(Notes::default())).after_step(after_step(5), &mut report)
     });
     assert_eq!(error(found), "no more");
 }

@@ -26,7 +26,8 @@ const CYCLES: usize = 5;
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
     let args = args.clone();
-    Callbacks::new().every_epochs(1, move |progress, report| {
+    Callbacks::new().every_epochs(1, move |context, report| {
+        let progress = context.progress;
         match progress.epoch.is_multiple_of(EPOCHS) || progress.epoch == args.epochs {
             true => draw_cycles(&args, progress, report),
             false => Ok(()),

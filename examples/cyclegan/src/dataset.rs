@@ -8,12 +8,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
+use sha2::Sha256;
 
 use crate::{
     cli::Args,
     data::{
         BatchOptions, Cached, Collate, Dataset, DistributedDataset, ImageFolder, Map, Remainder,
-        Subset, Zip,
+        Subset, Zip, hash_all,
     },
     globals,
     report::picture::{self, Picture},
@@ -275,5 +276,11 @@ impl Dataset for Joined {
 
     fn differs_by_pass(&self) -> bool {
         true
+    }
+
+    /// All of both: each index stands for another example in each pass.
+    fn hash_labels(&self, _indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        let first = hash_all(&*self.first, hash)?;
+        Ok(hash_all(&*self.second, hash)? && first)
     }
 }

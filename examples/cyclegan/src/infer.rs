@@ -1,7 +1,7 @@
 //! Predictions with a checkpoint: one device, no strategy.
 
 use std::{
-    fs::create_dir_all,
+    fs::{self, create_dir_all},
     path::{Path, PathBuf},
 };
 
@@ -41,7 +41,10 @@ pub struct Prediction {
 /// # Errors
 /// The file is missing or damaged, or the image is smaller than the networks take.
 pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
-    let image = image::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    // The format is that of the contents: a pipe has no ending that says it.
+    let cannot = || format!("cannot read {}", path.display());
+    let bytes = fs::read(path).with_context(cannot)?;
+    let image = image::load_from_memory(&bytes).with_context(cannot)?;
     let [height, width] = [image.height(), image.width()].map(|side| side as usize);
     ensure!(
         height.min(width) >= SMALLEST,
@@ -108,11 +111,10 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
             for (number, examples) in inputs.chunks(BATCH).enumerate() {
                 let predictions = predict_examples(&model, examples, &device)
                     .with_context(|| format!("cannot predict for {}", path.display()))?;
+                output.write(path, number * BATCH, &predictions)?;
                 for prediction in &predictions {
                     prediction.translation.save_png(&target)?;
                 }
-                // Translations are saved even where nobody reads on.
-                output.write(path, number * BATCH, &predictions)?;
             }
         }
         Ok(())

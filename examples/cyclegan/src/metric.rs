@@ -54,7 +54,8 @@ impl SplitMetrics {
         }
     }
 
-    /// Counts the examples of a batch.
+    /// Counts the examples of a batch. An image with a value that is not finite makes the means of its
+    /// losses and errors so.
     pub fn update(&mut self, losses: &CycleLosses, errors: &Errors) {
         self.loss.update(&losses.sum());
         let losses = self.losses.iter_mut().zip(losses.values());

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::{
     callbacks::{prepare_inputs, prepare_loss_inputs},
-    checkpoint::Progress,
+    checkpoint::{Progress, interrupt},
     data::Shard,
     dataset::{Batch, Datasets, Example},
     distribute::{Losses, PerReplica, ReduceOp},
@@ -35,7 +35,8 @@ pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losse
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Tests the model that was trained until `trained`, or loaded; each example counts once.
+/// Tests the model that was trained until `trained`, or loaded; each example counts once. A signal stops
+/// it, without a result.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
@@ -48,6 +49,11 @@ pub fn test(trained: Progress, datasets: &Datasets, report: &mut Report) -> Resu
     while let Some(inputs) = report.wait_for(|| batches.next()) {
         let losses = distributed_test_step(inputs)?;
         report.step(&losses);
+        if interrupt::agreed(None)?.is_some() {
+            report.abandon();
+            report.say("the test was stopped; `test` does it again");
+            return Ok(());
+        }
     }
     report.end(trained.step, &merged_metrics(Split::Test)?)
 }

@@ -43,11 +43,14 @@ fn gradients(model: &Model, losses: &CycleLosses) -> Gradients {
     Gradients::new().with(g).with(f).with(x).with(y)
 }
 
+/// What happens where gradients, or the loss of a validation, are not finite.
+pub const NON_FINITE: NonFinite = NonFinite::Error;
+
 /// Decides what becomes of the gradients, summed over replicas; false skips the update.
 pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike.
     // They are not clipped: a norm over all four networks would let one slow down the others.
-    gradients.handle_non_finite(NonFinite::Error)
+    gradients.handle_non_finite(NON_FINITE)
 }
 
 /// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only

@@ -7,6 +7,7 @@ use std::{borrow::Cow, path::Path, sync::Arc};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
+use sha2::{Digest, Sha256};
 
 #[cfg(feature = "download")]
 use crate::data::download::{Download, download};
@@ -306,5 +307,17 @@ impl Dataset for Images {
             width,
             label: self.labels.values()[index],
         })
+    }
+
+    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        let [_, height, width] = self.images.dims;
+        for size in [height, width] {
+            hash.update((size as u64).to_le_bytes());
+        }
+        let labels = self.labels.values();
+        indices
+            .iter()
+            .for_each(|index| hash.update([labels[*index]]));
+        Ok(true)
     }
 }

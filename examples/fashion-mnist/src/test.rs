@@ -5,7 +5,7 @@ use burn::module::Module;
 
 use crate::{
     callbacks::{prepare_inputs, prepare_loss_inputs},
-    checkpoint::{Checkpoints, Progress, Which},
+    checkpoint::{Checkpoints, Progress, Which, interrupt},
     cli::Args,
     data::{Collate, Shard},
     dataset::{Batch, Datasets, Example, read_examples},
@@ -42,7 +42,8 @@ pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losse
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Tests the model that was trained until `trained`, or loaded; each example counts once.
+/// Tests the model that was trained until `trained`, or loaded; each example counts once. A signal stops
+/// it, without a result.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
@@ -55,6 +56,11 @@ pub fn test(trained: Progress, datasets: &Datasets, report: &mut Report) -> Resu
     while let Some(inputs) = report.wait_for(|| batches.next()) {
         let losses = distributed_test_step(inputs)?;
         report.step(&losses);
+        if interrupt::agreed(None)?.is_some() {
+            report.abandon();
+            report.say("the test was stopped; `test` does it again");
+            return Ok(());
+        }
     }
     report.end(trained.step, &merged_metrics(Split::Test)?)
 }

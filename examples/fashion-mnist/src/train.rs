@@ -61,11 +61,14 @@ fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losse
     Ok((Losses::sum(losses), step.gradients()?))
 }
 
+/// What happens where gradients, or the loss of a validation, are not finite.
+pub const NON_FINITE: NonFinite = NonFinite::Error;
+
 /// Decides what becomes of the gradients, summed over replicas; false skips the update.
 pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike. The tutorial clips
     // nothing.
-    gradients.handle_non_finite(NonFinite::Error)
+    gradients.handle_non_finite(NON_FINITE)
 }
 
 /// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only

@@ -55,7 +55,8 @@ impl SplitMetrics {
         }
     }
 
-    /// Counts the examples of a batch.
+    /// Counts the examples of a batch. An example with a probability that is not finite is wrong, and
+    /// makes the loss so.
     ///
     /// # Errors
     /// Predictions and labels do not fit together.

@@ -4,7 +4,7 @@
 #[path = "contract/support.rs"]
 mod support;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 use training::{
     cli::Args, data::Collate, dataset::Batch, distribute::replica_context, globals,
@@ -57,6 +57,7 @@ fn validated(replicas: usize) -> Result<()> {
     let output = folder.path().to_string_lossy();
     let mut report = Report::new(&Args::try_parse_from(["test", "--output-dir", &output])?)?;
     let metrics = validate(1, 5, &job.datasets.validation, &mut report)?;
+    let metrics = metrics.context("it was stopped")?;
     let examples = of_examples(&job)?;
     assert_eq!(examples.len() % BATCH, 22);
     for (at, name) in ["loss", "accuracy"].into_iter().enumerate() {

@@ -16,6 +16,11 @@ use crate::{
 #[derive(Parser, Clone, Debug)]
 #[command(name = env!("CARGO_PKG_NAME"), version, about = env!("CARGO_PKG_DESCRIPTION"))]
 #[command(long_about = concat!(env!("CARGO_PKG_DESCRIPTION"), "\n\nWithout a subcommand: train, then test."))]
+#[command(
+    after_help = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line, and 128 + the \
+                        signal where one stopped the run (130 after Ctrl-C, 143 after SIGTERM), \
+                        which --resume goes on with."
+)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -24,7 +29,8 @@ pub struct Args {
     #[arg(long, global = true, default_value_t = 20, value_parser = at_least_one)]
     pub epochs: usize,
 
-    /// Examples a replica takes at each step; the global batch is this times the replicas.
+    /// Examples a replica takes at each step; the global batch is this times the replicas, and at most
+    /// 1048576.
     #[arg(long, global = true, default_value_t = 16, value_parser = at_least_one)]
     pub batch_size: usize,
 
@@ -52,9 +58,9 @@ pub struct Args {
     #[arg(long, global = true, value_enum, default_value_t = DEFAULT_STRATEGY)]
     pub strategy: StrategyKind,
 
-    /// Replicas of the model [default: 2 on the CPU for mirrored and parameter-server; 1 for one-device
-    /// and model-parallel; else one a device].
-    #[arg(long, global = true, value_parser = at_least_one)]
+    /// Replicas of the model in each process, at most 1024 [default: 2 on the CPU for mirrored and
+    /// parameter-server; 1 for one-device and model-parallel; else one a device].
+    #[arg(long, global = true, value_parser = replicas)]
     pub replicas: Option<usize>,
 
     /// The GPUs to use, counted from 0, such as `0,2` [default: all].
@@ -107,10 +113,15 @@ pub struct Args {
     #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub accumulate: usize,
 
-    /// Batches that are read ahead, on threads of their own; 0 reads in the threads of the replicas
-    /// [default: 2, or 0 where there is a replica on the CPU, with the whole model, for every core].
-    #[arg(long, global = true, value_name = "N")]
+    /// Batches that are read ahead, on threads of their own, at most 1024; 0 reads in the threads of the
+    /// replicas [default: 2, or 0 where there is a replica on the CPU, with the whole model, for every core].
+    #[arg(long, global = true, value_name = "N", value_parser = prefetch)]
     pub prefetch: Option<usize>,
+
+    /// Updates from one line about training to the next: in `steps.jsonl`, in TensorBoard, and on the
+    /// output where no progress bar is seen [default: a line about every 5 s].
+    #[arg(long, global = true, value_name = "STEPS", value_parser = at_least_one)]
+    pub log_every: Option<usize>,
 
     /// Show where the time of training went, and write a trace of it.
     #[arg(long, global = true)]
@@ -161,7 +172,7 @@ pub struct Serve {
 /// Where `launch` starts processes, and what they do.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Launch {
-    /// Processes to start [default: one on each host, or 2 on this one].
+    /// Processes to start, at most 256 a host [default: one on each host, or 2 on this one].
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub workers: Option<usize>,
 
@@ -257,9 +268,30 @@ fn at_least_one(text: &str) -> Result<usize> {
     Ok(number)
 }
 
+/// Each replica is a thread with buffers of its own, so that far too many would use up the machine.
+fn replicas(text: &str) -> Result<usize> {
+    let replicas = at_least_one(text)?;
+    ensure!(
+        replicas <= 1_024,
+        "a process has at most 1024: one a GPU or CPU core suffices, and `launch` starts more processes"
+    );
+    Ok(replicas)
+}
+
+/// All batches that are read ahead are in memory.
+fn prefetch(text: &str) -> Result<usize> {
+    let batches: usize = text.parse()?;
+    ensure!(batches <= 1_024, "must be at most 1024: 2 often suffice");
+    Ok(batches)
+}
+
 fn seconds(text: &str) -> Result<Duration> {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     let seconds: f64 = text.parse()?;
-    Duration::try_from_secs_f64(seconds).context("must be a number of seconds, 0 or more")
+    let seconds = Duration::try_from_secs_f64(seconds);
+    let seconds = seconds.context("must be a number of seconds, 0 or more")?;
+    ensure!(seconds <= YEAR, "must be at most a year: 0 waits for ever");
+    Ok(seconds)
 }
 
 /// Burn's schedules take no other.
@@ -279,4 +311,31 @@ fn not_negative(text: &str) -> Result<f64> {
         "must be a number, 0 or more"
     );
     Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_would_use_up_the_machine_are_refused() {
+        let refusal = |option, value| {
+            let parsed = Args::try_parse_from(["test", option, value]);
+            parsed.err().map(|error| error.to_string())
+        };
+        for (option, most, too_many, advice) in [
+            (
+                "--replicas",
+                "1024",
+                "1025",
+                "one a GPU or CPU core suffices",
+            ),
+            ("--prefetch", "1024", "1025", "must be at most 1024"),
+            ("--timeout", "31536000", "1e19", "0 waits for ever"),
+        ] {
+            assert_eq!(refusal(option, most), None);
+            let error = refusal(option, too_many).unwrap();
+            assert!(error.contains(option) && error.contains(advice), "{error}");
+        }
+    }
 }

@@ -4,9 +4,9 @@
 //! [`dataset`], [`train`], [`callbacks`], [`validation`], [`test`](mod@test), [`infer`], and what the
 //! template does not have: [`compute`], how the model computes, [`kernels`], which make that fast on the
 //! CPU, and [`sample`], which writes text.
-//! Contract tests in `tests/contract/` guard them. [`epochs`] is the loop around them. The machinery
-//! that a task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`] and [`report`],
-//! in [`globals`], [`vectors`] and the optimizers [`adam`] and [`nadam`].
+//! Contract tests in `tests/contract/` guard them. [`epochs`] is the loop around them. The machinery that a
+//! task need not touch is in [`distribute`], [`data`], [`layers`], [`checkpoint`], [`report`] and
+//! [`run_record`], in [`globals`], [`vectors`] and the optimizers [`adam`] and [`nadam`].
 
 pub mod adam;
 pub mod callbacks;
@@ -26,6 +26,7 @@ pub mod metric;
 pub mod model;
 pub mod nadam;
 pub mod report;
+pub mod run_record;
 pub mod sample;
 pub mod strategy;
 pub mod test;

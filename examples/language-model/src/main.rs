@@ -1,9 +1,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
 use training::{
-    checkpoint::Checkpoints,
+    checkpoint::{Checkpoints, interrupt},
     cli::{Args, Command},
     dataset::create_datasets,
     distribute::{launch, serve},
@@ -13,7 +12,8 @@ use training::{
     loss::create_loss_objects,
     metric::create_metrics,
     model::create_model_and_optimizer,
-    report::Report,
+    report::{Report, terminal},
+    run_record,
     sample::write_sample,
     strategy::create_strategy,
     test::test,
@@ -25,11 +25,12 @@ use training::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let Err(error) = run(&Args::parse()) else {
-        return ExitCode::SUCCESS;
+    let Err(error) = run(&run_record::parse::<Args>()) else {
+        // Half a training is no success: 128 + the signal that stopped it.
+        return interrupt::exit_status().map_or(ExitCode::SUCCESS, ExitCode::from);
     };
     if let Some(message) = globals::fail(&error) {
-        eprintln!("error: {message}");
+        terminal::warn(format_args!("error: {message}"));
     }
     ExitCode::FAILURE
 }
@@ -54,6 +55,7 @@ fn run(args: &Args) -> Result<()> {
     strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
     // 5. Datasets, batched by the global batch size and split over the replicas.
     let datasets = create_datasets(args)?;
+    interrupt::listen();
     let mut report = Report::new(args)?;
     let model = strategy.run_on_first(|_| globals::model())?;
     report.say(&model.compute().describe());

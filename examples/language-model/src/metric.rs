@@ -8,6 +8,7 @@ use crate::{
     dataset::Batch,
     distribute::{
         Mean, MergedMetric, Metric, Reduction, merge_metric_states, metric_results, metric_states,
+        sparse_categorical_accuracy,
     },
     globals::{self, Split},
 };
@@ -85,19 +86,22 @@ pub const BEST: Best = Best {
     goal: Goal::Lowest,
 };
 
-/// The share of the bytes of each example whose logit is the largest.
+/// The share of the bytes of each example whose logit is the largest. A byte of which a logit is
+/// NaN, or the largest is infinite, is wrong.
 ///
 /// Shapes: logits `[batch, time, 256]`, labels `[batch, time]` in; `[batch]` out.
 pub fn next_byte_accuracy(logits: &Tensor<3>, labels: &Tensor<2, Int>) -> Tensor<1> {
-    let predicted = logits.clone().argmax(2).squeeze_dim(2); // [batch, time]
-    let correct = predicted.equal(labels.clone()).float();
-    Reduction::None.apply(correct)
+    let [batch, time, bytes] = logits.dims();
+    let logits = logits.clone().reshape([batch * time, bytes]); // [batch * time, 256]
+    let labels = labels.clone().reshape([batch * time]); // [batch * time]
+    let correct = sparse_categorical_accuracy(&logits, &labels); // [batch * time], 0 or 1
+    Reduction::None.apply(correct.reshape([batch, time]))
 }
 
 /// The exponential of the mean loss: among how many bytes, all as probable, the model wavers.
 ///
 /// It is taken of the merged total: a mean of the perplexities of batches or replicas would be
-/// larger, as the exponential is convex.
+/// larger, as the exponential is convex. It is NaN of a mean loss that is not finite.
 #[derive(Clone, Debug)]
 pub struct Perplexity {
     loss: Mean,
@@ -140,7 +144,14 @@ impl Metric for Perplexity {
     }
 
     fn results(&self) -> Vec<(String, f64)> {
-        vec![(self.name().to_owned(), self.loss.result().exp())]
+        let loss = self.loss.result();
+        // The exponential of -inf would be 0, the best of all.
+        let perplexity = if loss.is_finite() {
+            loss.exp()
+        } else {
+            f64::NAN
+        };
+        vec![(self.name().to_owned(), perplexity)]
     }
 
     fn reset(&mut self) {

@@ -1,6 +1,6 @@
 //! Text from a checkpoint: one device, no strategy.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
 use burn::{
@@ -15,6 +15,7 @@ use crate::{
     data::stream,
     distribute::visible_devices,
     model::Model,
+    report::stdout::stdout,
 };
 
 /// How text is drawn.
@@ -42,8 +43,11 @@ pub fn write_sample(args: &Args, options: &Sample) -> Result<()> {
     };
     let prompt = options.prompt.as_bytes();
     let text = sample(&model, prompt, settings, &device)?;
-    let mut output = io::stdout();
-    let written = output.write_all(&[prompt, &text, b"\n"].concat());
+    let output = stdout();
+    let written = output.and_then(|mut output| {
+        output.write_all(&[prompt, &text, b"\n"].concat())?;
+        Ok(output.flush()?)
+    });
     written.context("cannot write the text")
 }
 

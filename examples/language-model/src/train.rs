@@ -63,10 +63,13 @@ fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losse
     Ok((Losses::sum(losses), step.gradients()?))
 }
 
+/// What happens where gradients, or the loss of a validation, are not finite.
+pub const NON_FINITE: NonFinite = NonFinite::Error;
+
 /// Decides what becomes of the gradients, summed over replicas; false skips the update.
 pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike.
-    if !gradients.handle_non_finite(NonFinite::Error)? {
+    if !gradients.handle_non_finite(NON_FINITE)? {
         return Ok(false);
     }
     gradients.clip_by_global_norm(MAX_GRADIENT_NORM);

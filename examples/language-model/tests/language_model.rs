@@ -12,10 +12,11 @@ use clap::Parser;
 use training::{
     cli::Args,
     dataset::{count_updates, read_examples},
-    distribute::{FlatGradients, Gradients, Metric, named_parameters},
+    distribute::{FlatGradients, Gradients, Metric, Reduction, named_parameters},
     globals,
     infer::cut,
-    metric::Perplexity,
+    loss::SparseCategoricalCrossentropy,
+    metric::{Perplexity, next_byte_accuracy},
     model::{Model, create_schedule},
     sample::{Settings, sample},
     train::{distributed_train_step, train_step},
@@ -254,6 +255,34 @@ fn perplexity_is_that_of_the_merged_loss() -> Result<()> {
         "the mean of the exponentials is larger: {value}"
     );
     Ok(())
+}
+
+#[test]
+fn a_byte_with_a_logit_that_is_not_finite_is_wrong() {
+    let device = Device::flex();
+    let labels = Tensor::<2, Int>::from_ints([[0, 9], [0, 9]], &device);
+    let right = labels.clone().one_hot::<3>(256).float(); // [2, 2, 256]
+    assert_eq!(values(&next_byte_accuracy(&right, &labels)), [1.0, 1.0]);
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let logits = right.clone().slice_fill([0..1, 0..1], value);
+        let accuracy = values(&next_byte_accuracy(&logits, &labels));
+        assert_eq!(accuracy, [0.5, 1.0], "{value} for one byte of the first");
+        let cross_entropy = SparseCategoricalCrossentropy {
+            reduction: Reduction::None,
+        };
+        let losses = cross_entropy.forward(logits, labels.clone());
+        let finite: Vec<bool> = values(&losses)
+            .iter()
+            .map(|loss| loss.is_finite())
+            .collect();
+        assert_eq!(finite, [false, true], "{value} for one byte of the first");
+        let mut perplexity = Perplexity::new();
+        perplexity.update(&losses);
+        assert!(perplexity.results()[0].1.is_nan(), "{value}");
+        perplexity.reset();
+        perplexity.update(&Tensor::from_floats([1.0, value], &device));
+        assert!(perplexity.results()[0].1.is_nan(), "a loss of {value}");
+    }
 }
 
 #[test]

@@ -1,14 +1,16 @@
-//! Folders of files that are whole or not there: hashed, written aside and renamed.
+//! Atomic writes of folders: files with their checksums in a temporary folder, which is then renamed.
 
 use std::{
+    ffi::OsStr,
     fmt::Write as _,
     fs::{self, File},
-    io::Write as _,
+    io::{self, ErrorKind, Write as _},
     path::{Path, PathBuf},
     process,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow};
 use indexmap::IndexMap;
 use sha2::{Digest, Sha256};
 
@@ -17,6 +19,9 @@ pub type Files = IndexMap<String, Vec<u8>>;
 
 /// The hashes of all other files, as `sha256sum --check SHA256SUMS` reads them.
 const HASHES: &str = "SHA256SUMS";
+
+/// What the folder of checkpoints that are set aside in a linked folder is called, before its number.
+const EARLIER: &str = "earlier.";
 
 /// What unfinished work is called; nobody reads such folders.
 const TEMPORARY: &str = ".tmp-";
@@ -38,29 +43,164 @@ pub fn write(target: &Path, files: &Files) -> Result<()> {
     written.with_context(|| format!("cannot write {}", target.display()))
 }
 
+/// Why a folder cannot be used.
+#[derive(Debug)]
+pub enum Unusable {
+    /// A file is missing or not the one that was written: no other look would find it whole.
+    Damaged(Error),
+    /// The system refuses to read it, or another version of the program wrote it. It may be whole.
+    Unreadable(Error),
+}
+
+impl Unusable {
+    /// The reason, for a message.
+    pub fn into_error(self) -> Error {
+        match self {
+            Unusable::Damaged(error) | Unusable::Unreadable(error) => error,
+        }
+    }
+}
+
 /// Reads the folder at `path`, and makes sure that every file is the one that was written.
 ///
 /// # Errors
-/// A file is missing, damaged or cut off; the message names it.
-pub fn read(path: &Path) -> Result<Files> {
-    let hashes = fs::read_to_string(path.join(HASHES))
-        .with_context(|| format!("cannot read its {HASHES}"))?;
+/// A file is missing, damaged or cut off, or cannot be read; the message names it.
+pub fn read(path: &Path) -> Result<Files, Unusable> {
+    let damaged = |problem: String| Unusable::Damaged(anyhow!(problem));
+    let hashes = read_file(path, HASHES)?;
+    let hashes =
+        str::from_utf8(&hashes).map_err(|_| damaged(format!("its {HASHES} is damaged")))?;
     let mut files = Files::new();
     for line in hashes.lines() {
         let entry = line.split_once("  ");
-        let (expected, name) = entry.with_context(|| format!("its {HASHES} is damaged"))?;
-        ensure!(
-            Path::new(name).file_name().is_some_and(|file| file == name),
-            "its {HASHES} is damaged: {name:?} is no file name"
-        );
-        let bytes = fs::read(path.join(name)).with_context(|| format!("cannot read its {name}"))?;
+        let (expected, name) = entry.ok_or_else(|| damaged(format!("its {HASHES} is damaged")))?;
+        if Path::new(name).file_name().is_none_or(|file| file != name) {
+            return Err(damaged(format!(
+                "its {HASHES} is damaged: {name:?} is no file name"
+            )));
+        }
+        let bytes = read_file(path, name)?;
         if hash(&bytes) != expected {
-            bail!("its {name} is damaged: the SHA-256 is not the one in {HASHES}");
+            return Err(damaged(format!(
+                "its {name} is damaged: the SHA-256 is not the one in {HASHES}"
+            )));
         }
         files.insert(name.to_owned(), bytes);
     }
-    ensure!(!files.is_empty(), "its {HASHES} is empty");
-    Ok(files)
+    match files.is_empty() {
+        true => Err(damaged(format!("its {HASHES} is empty"))),
+        false => Ok(files),
+    }
+}
+
+/// Reads a file of a folder. Only a file that is missing is damage.
+///
+/// # Errors
+/// It is missing, or the system refuses to read it.
+pub fn read_file(folder: &Path, name: &str) -> Result<Vec<u8>, Unusable> {
+    fs::read(folder.join(name)).map_err(|error| {
+        let kind = error.kind();
+        let error = Error::new(error).context(format!("cannot read its {name}"));
+        match kind {
+            // Of a folder that is missing itself, too.
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Unusable::Damaged(error),
+            _ => Unusable::Unreadable(error),
+        }
+    })
+}
+
+/// Renames files and folders of an earlier run, each from `NAME.EXTENSION` to `NAME.N.EXTENSION` with the
+/// first number that is free for all, so that nothing is deleted or overwritten. The folder that a link
+/// points to stays, as on a cluster it may be all that the user can write in there: what it holds moves
+/// into a folder `earlier.N` in it. Returns the old and new paths.
+///
+/// # Errors
+/// One cannot be renamed.
+pub fn set_aside(paths: &[PathBuf]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut there = Vec::new();
+    for path in paths {
+        match fs::canonicalize(path) {
+            Ok(real) => there.push((path, real)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        }
+    }
+    let is_linked_folder = |path: &Path| path.is_symlink() && path.is_dir();
+    let aside = |path: &Path, real: &Path, number: usize| match is_linked_folder(path) {
+        true => path.join(format!("{EARLIER}{number}")),
+        false if path.is_symlink() => numbered(real, number),
+        false => numbered(path, number),
+    };
+    let is_free = |number: &usize| {
+        let mut names = there.iter().map(|(path, real)| aside(path, real, *number));
+        names.all(|path| path.symlink_metadata().is_err())
+    };
+    let number = (1..).find(is_free).context("no number is free")?;
+    let mut renamed = Vec::new();
+    for (path, real) in there {
+        let aside = aside(path, &real, number);
+        match is_linked_folder(path) {
+            true => move_contents(path, &aside)?,
+            false => rename(&real, &aside)?,
+        }
+        renamed.push((path.clone(), aside));
+    }
+    Ok(renamed)
+}
+
+/// Moves what a run left in a folder into a new one in it, the latest checkpoint last: after a kill in between,
+/// `--resume` goes on from that one.
+fn move_contents(folder: &Path, to: &Path) -> Result<()> {
+    let cannot = || format!("cannot set the files in {} aside", folder.display());
+    let names = fs::read_dir(folder).with_context(cannot)?;
+    let names = names.map(|entry| Ok(entry?.file_name()));
+    let mut names = names.collect::<io::Result<Vec<_>>>().with_context(cannot)?;
+    names.retain(|name| {
+        let name = name.to_string_lossy();
+        // Checkpoints, and the folders of event files.
+        let is_of_run = name.starts_with("step-") || ["train", "validation"].contains(&&*name);
+        is_of_run && folder.join(&*name).is_dir()
+    });
+    names.sort();
+    fs::create_dir(to).with_context(cannot)?;
+    let mut names = names.iter();
+    names.try_for_each(|name| rename(&folder.join(name), &to.join(name)))
+}
+
+/// `runs/metrics.jsonl` to `runs/metrics.1.jsonl`.
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let stem = text(path.file_stem());
+    path.with_file_name(match path.extension() {
+        None => format!("{stem}.{number}"),
+        extension => format!("{stem}.{number}.{}", text(extension)),
+    })
+}
+
+/// Gives a checkpoint that cannot be used, such as `step-7`, the first free name of `step-7.damaged`,
+/// `step-7.damaged.1` and so on, which no search finds. Returns the new path.
+///
+/// # Errors
+/// It cannot be renamed.
+pub fn mark(path: &Path, why: &str) -> Result<PathBuf> {
+    let name = path.file_name().context("the path names no folder")?;
+    let first = path.with_file_name(format!("{}.{why}", name.to_string_lossy()));
+    let others = (1..).map(|number| first.with_added_extension(number.to_string()));
+    let mut free = std::iter::once(first.clone())
+        .chain(others)
+        .filter(|path| path.symlink_metadata().is_err());
+    let marked = free.next().context("no name is free")?;
+    rename(path, &marked)?;
+    Ok(marked)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to)
+        .map_err(Error::from)
+        .and_then(|()| sync_folder(parent(to)))
+        .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
 }
 
 /// Removes the folder at `path`; a kill in between leaves nothing that looks whole.
@@ -127,7 +267,11 @@ fn sync_folder(folder: &Path) -> Result<()> {
 /// A hidden name for unfinished work in the same folder, so that a rename cannot cross disks.
 fn beside(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().context("the path names no folder")?;
-    let name = format!("{TEMPORARY}{}-{}", process::id(), name.to_string_lossy());
+    // In containers process ids repeat.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = since.map_or(0, |since| since.as_nanos());
+    let (id, name) = (process::id(), name.to_string_lossy());
+    let name = format!("{TEMPORARY}{id}-{nanos}-{name}");
     Ok(path.with_file_name(name))
 }
 
@@ -208,9 +352,68 @@ mod tests {
             let folder = parent.path().join("step-1");
             write(&folder, &files()).unwrap();
             damage(&folder);
-            let error = format!("{:#}", read(&folder).unwrap_err());
+            let Err(Unusable::Damaged(error)) = read(&folder) else {
+                panic!("no damage is found: {message}");
+            };
+            let error = format!("{error:#}");
             assert!(error.contains(message), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_that_the_system_does_not_read_is_not_damaged() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("step-1");
+        write(&folder, &files()).unwrap();
+        fs::remove_file(folder.join("a.bin")).unwrap();
+        // Reading a folder as a file fails for every user, root included.
+        fs::create_dir(folder.join("a.bin")).unwrap();
+        let Err(Unusable::Unreadable(error)) = read(&folder) else {
+            panic!("an I/O error is taken for damage");
+        };
+        assert!(format!("{error:#}").contains("cannot read its a.bin"));
+    }
+
+    #[test]
+    fn files_of_an_earlier_run_get_one_number_and_links_stay() {
+        let parent = tempfile::tempdir().unwrap();
+        let [runs, disk] = ["runs", "disk"].map(|name| parent.path().join(name));
+        fs::create_dir_all(disk.join("checkpoints/step-1")).unwrap();
+        fs::create_dir(&runs).unwrap();
+        for name in ["metrics.jsonl", "metrics.1.jsonl"] {
+            fs::write(runs.join(name), "{}").unwrap();
+        }
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(disk.join("checkpoints"), runs.join("checkpoints")).unwrap();
+        #[cfg(not(unix))]
+        fs::rename(disk.join("checkpoints"), runs.join("checkpoints")).unwrap();
+        let paths = ["metrics.jsonl", "tensorboard", "checkpoints"].map(|name| runs.join(name));
+        let renamed = set_aside(&paths).unwrap();
+        let names = renamed
+            .iter()
+            .map(|(_, to)| to.file_name().unwrap().to_str().unwrap());
+        let folder = if cfg!(unix) {
+            "earlier.2"
+        } else {
+            "checkpoints.2"
+        };
+        assert_eq!(names.collect::<Vec<_>>(), ["metrics.2.jsonl", folder]);
+        assert!(renamed[1].1.join("step-1").is_dir());
+        #[cfg(unix)]
+        assert!(disk.join("checkpoints/earlier.2/step-1").is_dir());
+        #[cfg(unix)]
+        assert!(runs.join("checkpoints").is_symlink());
+    }
+
+    #[test]
+    fn a_marked_checkpoint_overwrites_no_other() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("step-1");
+        for expected in ["step-1.damaged", "step-1.damaged.1", "step-1.damaged.2"] {
+            fs::create_dir(&folder).unwrap();
+            assert!(mark(&folder, "damaged").unwrap().ends_with(expected));
+        }
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::folder::Files;
-use crate::distribute::MetricStates;
+use super::folder::{self, Files, Unusable};
+use crate::{distribute::MetricStates, run_record::RunRecord};
 
 /// The version of the format that this crate writes and reads.
 const VERSION: u32 = 1;
@@ -62,6 +63,9 @@ pub struct Manifest {
     metrics: Vec<Vec<Vec<u64>>>,
     /// The metrics of the last validation, to find the best checkpoint.
     pub validation: IndexMap<String, f64>,
+    /// What the training was run with.
+    #[serde(default)]
+    pub run: Option<RunRecord>,
 }
 
 impl Manifest {
@@ -72,6 +76,7 @@ impl Manifest {
         parameters: String,
         metrics: &[MetricStates],
         validation: IndexMap<String, f64>,
+        run: Option<RunRecord>,
     ) -> Self {
         let bits = |state: &Vec<f64>| state.iter().map(|value| value.to_bits()).collect();
         let of_replica = |states: &MetricStates| states.iter().map(bits).collect();
@@ -83,11 +88,12 @@ impl Manifest {
             replicas: metrics.len(),
             parameters,
             metrics: metrics.iter().map(of_replica).collect(),
-            // JSON has no infinity, and such a checkpoint is never the best.
-            validation: validation
-                .into_iter()
-                .filter(|(_, value)| value.is_finite())
-                .collect(),
+            // A model whose loss is not a number is never the best, whatever its other metrics are.
+            validation: match validation.values().all(|value| value.is_finite()) {
+                true => validation,
+                false => IndexMap::new(),
+            },
+            run,
         }
     }
 
@@ -110,9 +116,22 @@ impl Manifest {
     /// The manifest of the checkpoint at `path`, without a look at the other files.
     ///
     /// # Errors
-    /// There is none, or it is of another version.
-    pub fn peek(path: &Path) -> Result<Self> {
-        Self::parse(&fs::read(path.join(NAME))?)
+    /// There is none, it cannot be read, or it is of another version.
+    pub fn peek(path: &Path) -> Result<Self, Unusable> {
+        let bytes = folder::read_file(path, NAME)?;
+        match serde_json::from_slice::<Value>(&bytes) {
+            Ok(_) => Self::parse(&bytes).map_err(Unusable::Unreadable),
+            Err(error) => Err(Unusable::Damaged(error.into())),
+        }
+    }
+
+    /// Whether `other` is of the same training at the same place: what follows from either is the same.
+    pub fn is_same_state(&self, other: &Self) -> bool {
+        (self.progress, self.seed, self.train_examples)
+            == (other.progress, other.seed, other.train_examples)
+            && (self.replicas, &self.parameters, &self.metrics)
+                == (other.replicas, &other.parameters, &other.metrics)
+            && self.validation == other.validation
     }
 
     /// The manifest among `files`.
@@ -135,7 +154,8 @@ impl Manifest {
         let Version { version } = serde_json::from_slice(bytes).with_context(cannot)?;
         ensure!(
             version == VERSION,
-            "it is of version {version}, and this program reads version {VERSION}"
+            "its {NAME} is of version {version}, and this program reads version {VERSION}: use the \
+             program that wrote it, or another --output-dir"
         );
         serde_json::from_slice(bytes).with_context(cannot)
     }
@@ -154,8 +174,24 @@ mod tests {
             drawn: 1_350,
         };
         let states = vec![vec![vec![0.1 + 0.2, f64::NAN], vec![]], vec![vec![-0.0]]];
-        let validation = IndexMap::from([("loss".to_owned(), f64::NAN), ("f1".to_owned(), 0.5)]);
-        let manifest = Manifest::new(progress, 42, 1_350, "00ff".to_owned(), &states, validation);
+        let validation = IndexMap::from([("loss".to_owned(), 0.1), ("f1".to_owned(), 0.5)]);
+        let manifest = |validation| {
+            Manifest::new(
+                progress,
+                42,
+                1_350,
+                "00ff".to_owned(),
+                &states,
+                validation,
+                None,
+            )
+        };
+        let not_a_number = IndexMap::from([("loss".to_owned(), f64::NAN), ("f1".to_owned(), 0.5)]);
+        assert!(
+            manifest(not_a_number).validation.is_empty(),
+            "never the best"
+        );
+        let manifest = manifest(validation.clone());
         let mut files = Files::new();
         manifest.insert_into(&mut files).unwrap();
         let read = Manifest::from_files(&files).unwrap();
@@ -163,14 +199,14 @@ mod tests {
         assert_eq!(read.progress, progress);
         assert_eq!(read.metrics()[0][0][0].to_bits(), (0.1_f64 + 0.2).to_bits());
         assert!(read.metrics()[0][0][1].is_nan());
-        assert_eq!(read.validation, IndexMap::from([("f1".to_owned(), 0.5)]));
+        assert_eq!(read.validation, validation);
     }
 
     #[test]
     fn another_version_and_another_file_are_refused() {
         let with = |text: &str| Files::from_iter([(NAME.to_owned(), text.as_bytes().to_vec())]);
         let error = |files| format!("{:#}", Manifest::from_files(&files).unwrap_err());
-        assert!(error(with("{\"version\": 9}")).contains("it is of version 9"));
+        assert!(error(with("{\"version\": 9}")).contains("is of version 9"));
         assert!(error(with("[]")).contains("not one of a checkpoint"));
         assert!(error(Files::new()).contains("it has no manifest.json"));
     }

@@ -6,12 +6,14 @@
 
 mod folder;
 pub mod interrupt;
+pub mod lock;
 mod manifest;
 mod trainable;
 
 use std::{
     collections::BTreeMap,
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,7 +21,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use indexmap::IndexMap;
 
-pub use folder::Files;
+use folder::Unusable;
+pub use folder::{Files, set_aside};
 pub use manifest::{Manifest, Progress};
 
 use crate::{
@@ -28,6 +31,8 @@ use crate::{
     globals::{self, Split},
     metric::BEST,
     model::Model,
+    report::terminal,
+    run_record::RunRecord,
 };
 
 /// By which metric of the validation a checkpoint is the best.
@@ -57,6 +62,8 @@ impl Best {
 pub struct Checkpoints {
     folder: PathBuf,
     keep: usize,
+    /// What the training is run with, for manifests.
+    run: Option<RunRecord>,
 }
 
 /// A checkpoint that was read and found whole.
@@ -72,52 +79,46 @@ impl Checkpoints {
         Checkpoints {
             folder: args.output_dir.join("checkpoints"),
             keep: args.keep,
+            run: None,
         }
     }
 
-    /// Makes the folder for a training that starts anew; older checkpoints are kept under another
-    /// name.
+    /// Has all checkpoints say what the training is run with.
+    pub fn record(&mut self, run: RunRecord) {
+        self.run = Some(run);
+    }
+
+    /// The folder, if it has checkpoints, whole or not.
     ///
     /// # Errors
-    /// The folder cannot be made, written in or renamed.
-    pub fn start(&self) -> Result<()> {
-        if !globals::strategy()?.is_chief() {
-            return Ok(());
-        }
-        if !self.steps()?.is_empty() {
-            self.set_aside()?;
-        }
-        self.prepare()
+    /// It cannot be read.
+    pub fn folder_in_use(&self) -> Result<Option<PathBuf>> {
+        Ok((!self.steps()?.is_empty()).then(|| self.folder.clone()))
     }
 
-    /// Makes the folder, and removes what a kill left unfinished in it.
+    /// Makes the folder. `alone`, with a lock on the output folder, also removes what a kill left
+    /// unfinished in it; otherwise it may be what another run is writing.
     ///
     /// # Errors
     /// The folder cannot be made or written in.
-    pub fn prepare(&self) -> Result<()> {
+    pub fn prepare(&self, alone: bool) -> Result<()> {
         if !globals::strategy()?.is_chief() {
             return Ok(());
         }
         let cannot = || format!("cannot keep checkpoints in {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(cannot)?;
-        folder::remove_unfinished(&self.folder).with_context(cannot)?;
+        if alone {
+            folder::remove_unfinished(&self.folder).with_context(cannot)?;
+        }
         // Better to fail now than after an epoch.
         folder::ensure_writable(&self.folder).with_context(cannot)
     }
 
-    fn set_aside(&self) -> Result<()> {
-        let numbered = |number: usize| self.folder.with_extension(number.to_string());
-        let free = (1..).map(numbered).find(|path| !path.exists());
-        let free = free.context("no number is free for the older checkpoints")?;
-        fs::rename(&self.folder, &free)
-            .with_context(|| format!("cannot rename {}", self.folder.display()))
-    }
-
     /// Saves the state of all replicas, and then removes checkpoints that need not be kept. All
-    /// workers bring theirs, and the chief writes.
+    /// workers bring theirs, and the chief writes. A signal waits until the save has ended.
     ///
     /// # Errors
-    /// It cannot be written; those before it are untouched.
+    /// A parameter is not finite, or the checkpoint cannot be written; those before it are untouched.
     pub fn save(
         &self,
         args: &Args,
@@ -125,59 +126,119 @@ impl Checkpoints {
         train_examples: usize,
         validation: IndexMap<String, f64>,
     ) -> Result<PathBuf> {
+        let _saving = interrupt::saving();
         let path = self.folder.join(name(progress));
         let cannot = || format!("cannot save the checkpoint {}", path.display());
         let (metrics, statistics) = replica_states().with_context(cannot)?;
         let (mut files, parameters) = trainable_files().with_context(cannot)?;
-        // From before a resume it holds the same state, unless it was damaged.
-        if !globals::strategy()?.is_chief() || Checkpoint::read(&path).is_ok() {
-            return Ok(path);
+        let strategy = globals::strategy()?;
+        if strategy.is_chief() {
+            trainable::insert_statistics(&mut files, &statistics);
+            let seed = args.seed;
+            let manifest = Manifest::new(
+                progress,
+                seed,
+                train_examples,
+                parameters,
+                &metrics,
+                validation,
+                self.run.clone(),
+            );
+            self.write(args, &path, files, &manifest)
+                .with_context(cannot)?;
         }
-        if path.exists() {
-            folder::remove(&path).with_context(cannot)?;
-        }
-        trainable::insert_statistics(&mut files, &statistics);
-        Manifest::new(
-            progress,
-            args.seed,
-            train_examples,
-            parameters,
-            &metrics,
-            validation,
-        )
-        .insert_into(&mut files)?;
-        folder::write(&path, &files).with_context(cannot)?;
-        self.prune()?;
+        // Until the chief has written, no process may leave.
+        strategy
+            .workers()
+            .broadcast("the end of a save", Vec::new())?;
         Ok(path)
     }
 
-    /// The latest checkpoint that is whole; a damaged one is told of and passed over.
+    /// Writes a checkpoint. One after a validation takes the place of the one before it, unless
+    /// `--checkpoint-steps` asked for that.
+    fn write(&self, args: &Args, path: &Path, mut files: Files, manifest: &Manifest) -> Result<()> {
+        let step = manifest.progress.step;
+        let _writing = interrupt::writing();
+        match Checkpoint::open(path) {
+            // From before a resume, at the same step.
+            Ok(saved) if saved.manifest.is_same_state(manifest) => return Ok(()),
+            Ok(_) => set_apart(path, "replaced", "it holds another state")?,
+            Err(Unusable::Unreadable(error)) => return Err(error),
+            Err(Unusable::Damaged(error)) if path.exists() => {
+                set_apart(path, "damaged", &format!("{error:#}"))?;
+            }
+            Err(Unusable::Damaged(_)) => {}
+        }
+        manifest.insert_into(&mut files)?;
+        folder::write(path, &files)?;
+        let before_validation = self.folder.join(name_within_epoch(step));
+        if before_validation != path && !args.saves_after(step) && before_validation.exists() {
+            folder::remove(&before_validation)?;
+        }
+        self.prune()
+    }
+
+    /// Renames the checkpoint before a validation whose loss is not finite, so that a resumed training goes
+    /// on from the one before it.
     ///
     /// # Errors
-    /// There are checkpoints, and none is whole.
+    /// It cannot be renamed.
+    pub fn set_diverged_apart(&self, step: usize) -> Result<()> {
+        let path = self.folder.join(name_within_epoch(step));
+        match globals::strategy()?.is_chief() && path.exists() {
+            true => set_apart(&path, "diverged", "its validation loss is not finite"),
+            false => Ok(()),
+        }
+    }
+
+    /// The latest checkpoint that is whole; damaged ones are reported and skipped.
+    ///
+    /// # Errors
+    /// There are checkpoints, and none is whole; or one cannot be read, or is of another version.
     pub fn latest(&self) -> Result<Option<Checkpoint>> {
-        let steps = self.steps()?;
-        for path in steps.values().rev() {
-            match Checkpoint::read(path) {
-                Ok(checkpoint) => return Ok(Some(checkpoint)),
-                Err(error) => eprintln!("warning: {error:#}; trying the one before it"),
+        Ok(self.latest_and_damaged()?.0)
+    }
+
+    /// The latest checkpoint that is whole, and the damaged ones that are later.
+    fn latest_and_damaged(&self) -> Result<(Option<Checkpoint>, Vec<PathBuf>)> {
+        let mut damaged = Vec::new();
+        for path in self.steps()?.into_values().rev() {
+            match Checkpoint::open(&path) {
+                Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
+                Err(Unusable::Damaged(error)) => {
+                    terminal::warn(format_args!(
+                        "warning: {}: {error:#}; trying the one before it",
+                        cannot_use(&path)
+                    ));
+                    damaged.push(path);
+                }
+                Err(Unusable::Unreadable(error)) => {
+                    return Err(error.context(cannot_use(&path)));
+                }
             }
         }
         ensure!(
-            steps.is_empty(),
+            damaged.is_empty(),
             "no checkpoint in {} is whole",
             self.folder.display()
         );
-        Ok(None)
+        Ok((None, damaged))
     }
 
-    /// As [`latest`](Self::latest), looked for and read by the chief only, and then sent to all
-    /// workers: they have the same one, and need no folder in common.
+    /// As [`latest`](Self::latest), to go on from it: looked for and read by the chief only, and then
+    /// sent to all workers, who have the same one and need no folder in common. Later ones that are
+    /// damaged are renamed, as the training will write others in their place.
     ///
     /// # Errors
-    /// As `latest`, or a worker is lost.
+    /// As `latest`, a checkpoint cannot be renamed, or a worker is lost.
     pub fn latest_for_all(&self) -> Result<Option<Checkpoint>> {
-        from_chief(|| self.latest())
+        from_chief(|| {
+            let (latest, damaged) = self.latest_and_damaged()?;
+            for path in damaged {
+                set_apart(&path, "damaged", "it is damaged")?;
+            }
+            Ok(latest)
+        })
     }
 
     /// The best checkpoint by the metric that `metric::BEST` names.
@@ -197,11 +258,7 @@ impl Checkpoints {
 
     fn best_path(&self) -> Result<Option<PathBuf>> {
         let mut best: Option<(f64, PathBuf)> = None;
-        for path in self.steps()?.into_values() {
-            // A damaged one is no candidate, and is told of where it is to be used.
-            let Ok(manifest) = Manifest::peek(&path) else {
-                continue;
-            };
+        for (path, manifest) in self.manifests()? {
             let Some(value) = manifest.validation.get(BEST.metric).copied() else {
                 continue;
             };
@@ -215,9 +272,27 @@ impl Checkpoints {
         Ok(best.map(|(_, path)| path))
     }
 
+    /// The checkpoints with their manifests, the oldest first. A damaged one is no candidate for anything.
+    ///
+    /// # Errors
+    /// One cannot be read, or is of another version.
+    fn manifests(&self) -> Result<Vec<(PathBuf, Manifest)>> {
+        let mut manifests = Vec::new();
+        for path in self.steps()?.into_values() {
+            match Manifest::peek(&path) {
+                Ok(manifest) => manifests.push((path, manifest)),
+                Err(Unusable::Damaged(_)) => {}
+                Err(Unusable::Unreadable(error)) => {
+                    return Err(error.context(cannot_use(&path)));
+                }
+            }
+        }
+        Ok(manifests)
+    }
+
     fn prune(&self) -> Result<()> {
         let best = self.best_path()?;
-        for path in self.steps()?.into_values().rev().skip(self.keep) {
+        for (path, _) in self.manifests()?.into_iter().rev().skip(self.keep) {
             if best.as_ref() != Some(&path) {
                 folder::remove(&path)?;
             }
@@ -228,11 +303,12 @@ impl Checkpoints {
     /// The folders of checkpoints, whole or not, by step and finished epoch.
     fn steps(&self) -> Result<BTreeMap<(usize, usize), PathBuf>> {
         let mut steps = BTreeMap::new();
-        if !self.folder.is_dir() {
-            return Ok(steps);
-        }
         let cannot = || format!("cannot read {}", self.folder.display());
-        for entry in fs::read_dir(&self.folder).with_context(cannot)? {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(steps),
+            entries => entries.with_context(cannot)?,
+        };
+        for entry in entries {
             let path = entry.with_context(cannot)?.path();
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(place) = name.and_then(place) {
@@ -246,9 +322,32 @@ impl Checkpoints {
 /// The name of the folder for a checkpoint.
 fn name(progress: Progress) -> String {
     match progress.examples {
-        0 if progress.step > 0 => format!("step-{:08}-epoch-{}", progress.step, progress.epoch - 1),
-        _ => format!("step-{:08}", progress.step),
+        0 if progress.step > 0 => {
+            let within_epoch = name_within_epoch(progress.step);
+            format!("{within_epoch}-epoch-{}", progress.epoch - 1)
+        }
+        _ => name_within_epoch(progress.step),
     }
+}
+
+/// The name of a checkpoint whose epoch has no validation yet.
+fn name_within_epoch(step: usize) -> String {
+    format!("step-{step:08}")
+}
+
+/// Renames a checkpoint that another one takes the place of, and says so.
+fn set_apart(path: &Path, mark: &str, why: &str) -> Result<()> {
+    let kept = folder::mark(path, mark)?;
+    terminal::warn(format_args!(
+        "warning: {} is kept as {}: {why}",
+        path.display(),
+        kept.display()
+    ));
+    Ok(())
+}
+
+fn cannot_use(path: &Path) -> String {
+    format!("cannot use the checkpoint {}", path.display())
 }
 
 /// Step and finished epoch, 0 within one, that the name of a folder says.
@@ -340,13 +439,13 @@ impl Checkpoint {
     /// # Errors
     /// It is no checkpoint, or damaged.
     pub fn read(path: &Path) -> Result<Self> {
-        let read = || {
-            let files = folder::read(path)?;
-            let manifest = Manifest::from_files(&files)?;
-            anyhow::Ok((files, manifest))
-        };
-        let (files, manifest) =
-            read().with_context(|| format!("cannot use the checkpoint {}", path.display()))?;
+        Self::open(path).map_err(|unusable| unusable.into_error().context(cannot_use(path)))
+    }
+
+    fn open(path: &Path) -> Result<Self, Unusable> {
+        let files = folder::read(path)?;
+        // With the right hash, what a program cannot read is of another version of it.
+        let manifest = Manifest::from_files(&files).map_err(Unusable::Unreadable)?;
         Ok(Checkpoint {
             path: path.to_owned(),
             manifest,
@@ -359,7 +458,10 @@ impl Checkpoint {
     /// # Errors
     /// They are of another model.
     pub fn load_model(&self, model: Model) -> Result<Model> {
-        trainable::load_model(model, &self.files).with_context(|| self.cannot())
+        let model = trainable::load_model(model, &self.files);
+        let model = model.with_context(|| self.cannot())?;
+        trainable::ensure_finite(&model).with_context(|| self.cannot())?;
+        Ok(model)
     }
 
     /// Gives all replicas the model of the checkpoint, for a test.
@@ -371,6 +473,7 @@ impl Checkpoint {
         let restored = globals::strategy()?.run_on_all(move |_| {
             globals::update_trainable(|mut trainable| {
                 trainable.model = trainable::load_model(trainable.model, &files)?;
+                trainable::ensure_finite(&trainable.model)?;
                 Ok(trainable)
             })
         });
@@ -389,6 +492,7 @@ impl Checkpoint {
             let (rank, replicas) = (replica.rank(), replica.num_replicas());
             globals::update_trainable(|trainable| {
                 let mut trainable = trainable::load(trainable, &files)?;
+                trainable::ensure_finite(&trainable.model)?;
                 // Under another number of replicas each starts from the mean over the old ones.
                 if replicas == manifest.replicas {
                     trainable.model =
@@ -423,7 +527,7 @@ impl Checkpoint {
     }
 
     fn cannot(&self) -> String {
-        format!("cannot use the checkpoint {}", self.path.display())
+        cannot_use(&self.path)
     }
 }
 
@@ -456,6 +560,7 @@ fn trainable_files() -> Result<(Files, String)> {
     let strategy = globals::strategy()?;
     strategy.run_on_all(globals::prepare_inference)?;
     strategy.run_on_first(|_| {
+        globals::with_model(trainable::ensure_finite)??;
         let model = globals::inference_model()?;
         let fingerprint = trainable::fingerprint(&model);
         let mut files = trainable::model_files(model)?;

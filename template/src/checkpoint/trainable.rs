@@ -1,6 +1,6 @@
 //! Models and optimizers as the bytes of burnpack files.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord},
@@ -40,6 +40,48 @@ pub fn fingerprint(model: &Model) -> String {
     let mut values = Values(Vec::new());
     model.visit(&mut values);
     folder::hash(&values.0)
+}
+
+/// Makes sure that every parameter that trains is a finite number: a checkpoint of others is no use.
+///
+/// # Errors
+/// One is not; the message names it.
+pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
+    #[derive(Default)]
+    struct Finite {
+        path: Vec<String>,
+        problem: Option<(String, f32)>,
+    }
+
+    impl ModuleVisitor for Finite {
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Others may be constants, such as a mask of minus infinity.
+            if self.problem.is_some() || !param.is_require_grad() {
+                return;
+            }
+            let values = param.val().into_data();
+            let problem = values.iter::<f32>().find(|value| !value.is_finite());
+            self.problem = problem.map(|value| (self.path.join("."), value));
+        }
+    }
+
+    let mut finite = Finite::default();
+    model.visit(&mut finite);
+    match finite.problem {
+        None => Ok(()),
+        Some((path, value)) => bail!(
+            "the parameter `{path}` holds {value}: the training has diverged; go on from an earlier \
+             checkpoint with a lower --learning-rate"
+        ),
+    }
 }
 
 /// Adds the state and the learning-rate schedule of every optimizer.

@@ -5,6 +5,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use rand::seq::SliceRandom;
+use sha2::{Digest, Sha256};
 
 use super::stream;
 
@@ -36,6 +37,17 @@ pub trait Dataset: Send + Sync {
     /// Whether passes differ, so that keeping examples would freeze the first one.
     fn differs_by_pass(&self) -> bool {
         false
+    }
+
+    /// Adds the labels of the examples at `indices` to a hash, in that order, and what else tells other
+    /// data by little reading, such as the sizes of images or files, but no features. A run records the
+    /// hash, and one that goes on with its checkpoint compares it. False where labels are not known
+    /// without the features, as here.
+    ///
+    /// # Errors
+    /// A label cannot be read.
+    fn hash_labels(&self, _indices: &[usize], _hash: &mut Sha256) -> Result<bool> {
+        Ok(false)
     }
 }
 
@@ -81,6 +93,11 @@ impl<E> Dataset for Subset<E> {
     fn differs_by_pass(&self) -> bool {
         self.dataset.differs_by_pass()
     }
+
+    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        let indices: Vec<usize> = indices.iter().map(|index| self.indices[*index]).collect();
+        self.dataset.hash_labels(&indices, hash)
+    }
 }
 
 /// Each example of a dataset, changed by a function that gives the same result every time. What is
@@ -113,6 +130,11 @@ impl<E, T, F: Fn(E) -> Result<T> + Send + Sync> Dataset for Map<E, F> {
 
     fn differs_by_pass(&self) -> bool {
         self.dataset.differs_by_pass()
+    }
+
+    /// Before the function, which would need all features.
+    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        self.dataset.hash_labels(indices, hash)
     }
 }
 
@@ -152,6 +174,10 @@ impl<E: Clone + Send + Sync> Dataset for Cached<E> {
         // Two threads may both read it the first time, and get the same.
         let example = self.dataset.get(index)?;
         Ok(cell.get_or_init(|| example).clone())
+    }
+
+    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        self.dataset.hash_labels(indices, hash)
     }
 }
 
@@ -223,6 +249,26 @@ impl<A, B> Dataset for Zip<A, B> {
     fn differs_by_pass(&self) -> bool {
         true
     }
+
+    /// All of both, as each index stands for another pair in each pass, and the indices.
+    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        let first = hash_all(&*self.first, hash)?;
+        let second = hash_all(&*self.second, hash)?;
+        let indices = indices.iter().map(|index| (*index as u64).to_le_bytes());
+        indices.for_each(|index| hash.update(index));
+        Ok(first && second)
+    }
+}
+
+/// Adds the number and the labels of all examples of a dataset to a hash, as for one whose examples stand
+/// at other places in each pass. False as in [`Dataset::hash_labels`].
+///
+/// # Errors
+/// A label cannot be read.
+pub fn hash_all<E>(dataset: &dyn Dataset<Example = E>, hash: &mut Sha256) -> Result<bool> {
+    let indices: Vec<usize> = (0..dataset.len()).collect();
+    hash.update((dataset.len() as u64).to_le_bytes());
+    dataset.hash_labels(&indices, hash)
 }
 
 #[cfg(test)]

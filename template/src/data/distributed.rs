@@ -1,4 +1,4 @@
-use std::{ops::Range, sync::Arc, vec};
+use std::{ops::Range, sync::Arc};
 
 use anyhow::{Result, ensure};
 use rand::{rngs::StdRng, seq::SliceRandom};
@@ -91,7 +91,8 @@ impl<E: Send + 'static> DistributedDataset<E> {
     /// Splits over `replicas`, of which those of this process are `local`.
     ///
     /// # Errors
-    /// The dataset is empty, or has no full batch where only full ones are wanted.
+    /// The dataset is empty, has no full batch where only full ones are wanted, or an epoch has more
+    /// examples than can be counted.
     pub(crate) fn new(
         dataset: Shared<E>,
         options: BatchOptions<E>,
@@ -113,6 +114,17 @@ impl<E: Send + 'static> DistributedDataset<E> {
             dataset.len(),
             options.global_batch_size
         );
+        if let Remainder::Avoid { steps_per_epoch } = options.remainder {
+            let batches = steps_per_epoch.checked_mul(options.accumulate);
+            let examples = batches.and_then(|all| all.checked_mul(options.global_batch_size));
+            ensure!(
+                examples.is_some_and(|all| all <= usize::MAX / 2),
+                "--steps-per-epoch {steps_per_epoch} with {} batches of {} examples an update has more \
+                 examples than can be counted: use fewer steps",
+                options.accumulate,
+                options.global_batch_size
+            );
+        }
         Ok(DistributedDataset {
             dataset,
             options,
@@ -193,7 +205,7 @@ impl<E: Send + 'static> DistributedDataset<E> {
             epoch,
             position: (first + examples).min(end),
             end,
-            update: Vec::new().into_iter(),
+            update: 0..0,
             order: None,
         })
     }
@@ -226,33 +238,35 @@ pub struct Batches<E> {
     /// Places in the endless stream of passes over the dataset.
     position: usize,
     end: usize,
-    /// The batches that are left of the current update.
-    update: vec::IntoIter<BatchInfo>,
+    /// Those of the current update.
+    update: Range<usize>,
     /// The order of the examples in the pass that was looked at last.
     order: Option<(usize, Vec<usize>)>,
 }
 
 impl<E> Batches<E> {
-    /// The next `accumulate` batches, or what is left of the epoch.
-    fn next_update(&mut self) -> Vec<BatchInfo> {
-        let batch = self.options.global_batch_size;
-        let end = self
-            .end
-            .min(self.position + self.options.accumulate * batch);
-        let starts = (self.position..end).step_by(batch);
-        let info = |position: usize| BatchInfo {
+    /// What is known of the next batch; `None` at the end of the epoch.
+    fn next_info(&mut self) -> Option<BatchInfo> {
+        let (position, batch) = (self.position, self.options.global_batch_size);
+        if position == self.end {
+            return None;
+        }
+        // `accumulate` batches make an update, or what is left of the epoch.
+        if position >= self.update.end {
+            let examples = self.options.accumulate.saturating_mul(batch);
+            self.update = position..self.end.min(position.saturating_add(examples));
+        }
+        self.position = self.update.end.min(position.saturating_add(batch));
+        Some(BatchInfo {
             seed: self.options.seed,
             epoch: self.epoch,
             position,
-            examples: batch.min(end - position),
-            examples_in_update: end - self.position,
-            batches_in_update: (end - self.position).div_ceil(batch),
-            completes_update: position + batch >= end,
-            ends_epoch: position + batch >= self.end,
-        };
-        let update = starts.map(info).collect();
-        self.position = end;
-        update
+            examples: self.position - position,
+            examples_in_update: self.update.len(),
+            batches_in_update: self.update.len().div_ceil(batch),
+            completes_update: self.position == self.update.end,
+            ends_epoch: self.position == self.end,
+        })
     }
 
     /// The example at `position` of the endless stream.
@@ -298,10 +312,7 @@ impl<E> Iterator for Batches<E> {
     type Item = PerReplica<Shard<E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.update.len() == 0 {
-            self.update = self.next_update().into_iter();
-        }
-        let info = self.update.next()?;
+        let info = self.next_info()?;
         Some(self.split(info))
     }
 }
@@ -525,6 +536,32 @@ mod tests {
         for data in [data, dropped, avoided] {
             let last = data.epoch(2).position(|shards| shards.info().ends_epoch);
             assert_eq!(last, Some(data.batches_per_epoch() - 1));
+        }
+    }
+
+    #[test]
+    fn sizes_without_limit_take_the_whole_epoch_and_endless_epochs_are_refused() {
+        let most = usize::MAX;
+        let data = numbers(18, 2, options(most));
+        assert_eq!(updates(&data), [(18, 18, true)]);
+        let accumulate = |accumulate, remainder| BatchOptions {
+            accumulate,
+            remainder,
+            ..options(4)
+        };
+        let data = numbers(6, 2, accumulate(most, Remainder::Keep));
+        assert_eq!(updates(&data), [(4, 6, false), (2, 6, true)]);
+        // Nothing is planned before it is asked for.
+        let steps = |steps_per_epoch| Remainder::Avoid { steps_per_epoch };
+        let data = numbers(6, 2, accumulate(most / 16, steps(1)));
+        assert_eq!(data.epoch(1).next().unwrap().info().examples, 4);
+        for options in [accumulate(1, steps(most)), accumulate(most / 8, steps(2))] {
+            let refused = DistributedDataset::new(Arc::new(Numbers(6)), options, 1, 0..1);
+            let error = refused.err().unwrap().to_string();
+            assert!(
+                error.contains("more examples than can be counted"),
+                "{error}"
+            );
         }
     }
 

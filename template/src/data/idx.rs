@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use memmap2::Mmap;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -18,7 +18,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const UNSIGNED_BYTES: [u8; 3] = [0, 0, 8];
 
 /// An array of unsigned bytes with `D` dimensions. A plain file is mapped into memory, so that it
-/// may be larger than the memory; a gzipped one is unpacked.
+/// may be larger than the memory; a gzipped one is unpacked, and a pipe is read to its end.
 pub struct Idx<const D: usize> {
     pub dims: [usize; D],
     pub path: PathBuf,
@@ -27,14 +27,14 @@ pub struct Idx<const D: usize> {
 
 enum Bytes {
     Mapped(Mmap),
-    Unpacked(Vec<u8>),
+    Read(Vec<u8>),
 }
 
 impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Bytes::Mapped(map) => map,
-            Bytes::Unpacked(bytes) => bytes,
+            Bytes::Read(bytes) => bytes,
         }
     }
 }
@@ -52,7 +52,8 @@ impl<const D: usize> Idx<D> {
 /// Neither file is there, or [`read_idx_file`] refuses it.
 pub fn read_idx<const D: usize>(folder: &Path, name: &str) -> Result<Idx<D>> {
     let candidates = [folder.join(name), folder.join(format!("{name}.gz"))];
-    let path = candidates.iter().find(|path| path.is_file()).with_context(|| {
+    let is_there = |path: &&PathBuf| path.exists() && !path.is_dir();
+    let path = candidates.iter().find(is_there).with_context(|| {
         format!(
             "neither {name} nor {name}.gz is in {}: --data-dir names a folder with the four files \
              of MNIST or Fashion-MNIST",
@@ -79,19 +80,51 @@ pub fn read_idx_file<const D: usize>(path: &Path) -> Result<Idx<D>> {
 }
 
 fn read_bytes(path: &Path) -> Result<Bytes> {
-    let file = File::open(path)?;
-    ensure!(!file.metadata()?.is_dir(), "it is a folder");
-    // Sound as long as no other program cuts the file off or writes to it while this one runs,
-    // which a dataset in use must not suffer anyhow.
-    #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(&file)? };
-    if !map.starts_with(&GZIP_MAGIC) {
-        return Ok(Bytes::Mapped(map));
+    let bytes = map_or_read(path)?;
+    match bytes.as_slice().starts_with(&GZIP_MAGIC) {
+        true => unpack(bytes.as_slice()).map(Bytes::Read),
+        false => Ok(bytes),
     }
+}
+
+/// Maps a file into memory. A pipe, a device and a file of the system such as those in `/proc`, whose size
+/// is said to be 0, cannot be mapped and are read.
+fn map_or_read(path: &Path) -> Result<Bytes> {
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    ensure!(!metadata.is_dir(), "it is a folder");
+    if metadata.is_file() && metadata.len() > 0 {
+        // Sound as long as no other program cuts the file off or writes to it while this one runs,
+        // which a dataset in use must not suffer anyhow.
+        #[allow(unsafe_code)]
+        let map = unsafe { Mmap::map(&file) };
+        // Some file systems map no files.
+        if let Ok(map) = map {
+            return Ok(Bytes::Mapped(map));
+        }
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Bytes::Read(bytes))
+}
+
+/// The contents of all gzip members, one after the other. Zeros after the last one are padding, as tapes
+/// and block devices need, and are left out as `gzip -d` does.
+fn unpack(mut packed: &[u8]) -> Result<Vec<u8>> {
     let mut unpacked = Vec::new();
-    let unpacking = MultiGzDecoder::new(&*map).read_to_end(&mut unpacked);
-    unpacking.context("the gzip data are damaged or cut off")?;
-    Ok(Bytes::Unpacked(unpacked))
+    while packed.iter().any(|byte| *byte != 0) {
+        ensure!(
+            packed.starts_with(&GZIP_MAGIC),
+            "{} bytes follow the gzip data and are neither gzip data nor zeros: the file is damaged, or \
+             something was appended to it",
+            packed.len()
+        );
+        let mut member = GzDecoder::new(packed);
+        let unpacking = member.read_to_end(&mut unpacked);
+        unpacking.context("the gzip data are damaged or cut off")?;
+        packed = member.into_inner();
+    }
+    Ok(unpacked)
 }
 
 fn header_len(dimensions: usize) -> usize {
@@ -148,15 +181,78 @@ mod tests {
 
     #[test]
     fn plain_and_gzipped_files_read_the_same() {
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-        gzip.write_all(&LABELS).unwrap();
-        for folder in [
-            file("labels", &LABELS),
-            file("labels.gz", &gzip.finish().unwrap()),
-        ] {
+        for folder in [file("labels", &LABELS), file("labels.gz", &gzip(&LABELS))] {
             let idx = read_idx::<1>(folder.path(), "labels").unwrap();
             assert_eq!((idx.dims, idx.values()), ([3], &[7, 8, 9][..]));
         }
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        gzip.write_all(bytes).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    /// What reading `bytes` as gzipped labels gives.
+    fn read_gzipped(bytes: &[u8]) -> Result<Vec<u8>> {
+        let folder = file("labels.gz", bytes);
+        Ok(read_idx::<1>(folder.path(), "labels")?.values().to_vec())
+    }
+
+    #[test]
+    fn gzipped_files_may_have_several_members_and_zeros_after_them() {
+        let members = [gzip(&LABELS[..5]), gzip(&LABELS[5..])].concat();
+        for zeros in [0, 1, 2, 511, 100_000] {
+            for data in [&gzip(&LABELS), &members] {
+                let padded = [data.as_slice(), &vec![0; zeros]].concat();
+                assert_eq!(read_gzipped(&padded).unwrap(), [7, 8, 9], "{zeros} zeros");
+            }
+        }
+    }
+
+    #[test]
+    fn gzipped_files_that_are_cut_off_or_followed_by_garbage_are_refused() {
+        let data = gzip(&LABELS);
+        let error = |bytes: &[u8]| format!("{:#}", read_gzipped(bytes).unwrap_err());
+        for len in 2..data.len() {
+            let cut_off = error(&data[..len]);
+            assert!(cut_off.contains("damaged or cut off"), "{cut_off}");
+            // The last bytes are zeros themselves: those of the length.
+            if len < data.len() - 3 {
+                let padded = error(&[&data[..len], &[0; 64]].concat());
+                assert!(padded.contains("damaged or cut off"), "{len}: {padded}");
+            }
+        }
+        for garbage in [&b"x"[..], b"\0\0x", &[0x1f], &LABELS] {
+            let followed = error(&[&data, garbage].concat());
+            let expected = format!("{} bytes follow the gzip data", garbage.len());
+            assert!(followed.contains(&expected), "{followed}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_are_read() {
+        use std::{process::Command, thread};
+
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("labels");
+        let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        for bytes in [LABELS.to_vec(), gzip(&LABELS)] {
+            let writer = pipe.clone();
+            let writing = thread::spawn(move || fs::write(writer, bytes).unwrap());
+            let idx = read_idx::<1>(folder.path(), "labels").unwrap();
+            assert_eq!((idx.dims, idx.values()), ([3], &[7, 8, 9][..]));
+            writing.join().unwrap();
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_of_the_system_is_read_though_its_size_is_0() {
+        let version = map_or_read(Path::new("/proc/version")).unwrap();
+        assert!(version.as_slice().starts_with(b"Linux"));
     }
 
     /// What is wrong, what the message must say, and the file.

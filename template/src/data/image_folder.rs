@@ -5,6 +5,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use image::imageops::FilterType;
+use sha2::{Digest, Sha256};
 
 use super::Dataset;
 
@@ -22,13 +23,22 @@ pub struct Picture {
     pub label: usize,
 }
 
+/// A file with a picture.
+struct PictureFile {
+    path: PathBuf,
+    /// In bytes.
+    len: u64,
+    /// Place of its class among the names.
+    class: usize,
+}
+
 /// Pictures in a folder of folders, one for each class: `root/class/any-name.png`. They are read
 /// and scaled to one size when they are asked for, so that there may be more than fit in memory.
 ///
 /// Source: `torchvision.datasets.ImageFolder`, whose layout this is.
 pub struct ImageFolder {
     classes: Vec<String>,
-    files: Vec<(PathBuf, usize)>,
+    files: Vec<PictureFile>,
     height: usize,
     width: usize,
 }
@@ -42,16 +52,17 @@ impl ImageFolder {
         let folders = sorted(root)?.into_iter().filter(|path| path.is_dir());
         let (mut classes, mut files) = (Vec::new(), Vec::new());
         for folder in folders {
-            let pictures: Vec<PathBuf> = sorted(&folder)?
-                .into_iter()
-                .filter(|path| is_picture(path))
-                .collect();
+            let before = files.len();
+            let pictures = sorted(&folder)?.into_iter().filter_map(|path| {
+                let (len, class) = (picture_len(&path)?, classes.len());
+                Some(PictureFile { path, len, class })
+            });
+            files.extend(pictures);
             ensure!(
-                !pictures.is_empty(),
+                files.len() > before,
                 "{} has no picture: files that end in {ENDINGS:?} are read",
                 folder.display()
             );
-            files.extend(pictures.into_iter().map(|file| (file, classes.len())));
             let name = folder.file_name().unwrap_or_default();
             classes.push(name.to_string_lossy().into_owned());
         }
@@ -82,7 +93,7 @@ impl Dataset for ImageFolder {
     }
 
     fn get(&self, index: usize) -> Result<Picture> {
-        let (path, label) = &self.files[index];
+        let PictureFile { path, class, .. } = &self.files[index];
         let picture =
             image::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let (width, height) = (self.width as u32, self.height as u32);
@@ -91,8 +102,17 @@ impl Dataset for ImageFolder {
             pixels: scaled.into_rgb8().into_raw(),
             height: self.height,
             width: self.width,
-            label: *label,
+            label: *class,
         })
+    }
+
+    /// By their names, classes and lengths: nothing is read.
+    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
+        for PictureFile { path, len, class } in indices.iter().map(|index| &self.files[*index]) {
+            let name = path.file_name().unwrap_or_default();
+            hash.update(format!("{}/{name:?} {len}\n", self.classes[*class]));
+        }
+        Ok(true)
     }
 }
 
@@ -107,9 +127,12 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn is_picture(path: &Path) -> bool {
+/// The bytes of a picture; `None` for what is none by its name.
+fn picture_len(path: &Path) -> Option<u64> {
     let ending = path.extension().unwrap_or_default().to_string_lossy();
-    path.is_file() && ENDINGS.contains(&ending.to_lowercase().as_str())
+    let metadata = path.metadata().ok()?;
+    let is_picture = metadata.is_file() && ENDINGS.contains(&ending.to_lowercase().as_str());
+    is_picture.then_some(metadata.len())
 }
 
 #[cfg(test)]
@@ -149,6 +172,29 @@ mod tests {
             ]
         );
         assert!(pictures.iter().all(|one| one.pixels.len() == 2 * 4 * 3));
+    }
+
+    #[test]
+    fn other_files_have_another_hash() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "horse", "a.png", [0, 0, 50]);
+        write(root.path(), "zebra", "b.png", [200, 0, 0]);
+        let hash = || {
+            let (folder, mut hash) = (ImageFolder::open(root.path(), 2, 2).unwrap(), Sha256::new());
+            assert!(folder.hash_labels(&[0, 1], &mut hash).unwrap());
+            hash.finalize()
+        };
+        let before = hash();
+        assert_eq!(before, hash());
+        fs::rename(
+            root.path().join("zebra/b.png"),
+            root.path().join("zebra/c.png"),
+        )
+        .unwrap();
+        let renamed = hash();
+        assert_ne!(before, renamed);
+        fs::write(root.path().join("zebra/c.png"), "shorter").unwrap();
+        assert_ne!(renamed, hash());
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod prefetch;
 mod random;
 mod shard;
 
-pub use dataset::{Cached, Dataset, Map, Subset, Zip};
+pub use dataset::{Cached, Dataset, Map, Subset, Zip, hash_all};
 pub use distributed::{Augment, BatchInfo, BatchOptions, DistributedDataset, Epoch, Remainder};
 pub use idx::{Idx, read_idx, read_idx_file};
 #[cfg(feature = "image-folder")]

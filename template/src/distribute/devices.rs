@@ -6,6 +6,7 @@ use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType};
 
 use super::{OnHost, Workers};
+use crate::report::terminal;
 
 /// The kinds of GPU that are built in, the fastest first.
 const GPUS: &[DeviceType] = &[
@@ -83,7 +84,7 @@ pub fn chosen_devices(
     };
     if is_cpu(&chosen) {
         if !GPUS.is_empty() && indices.is_none() {
-            eprintln!("warning: {}", describe(&chosen));
+            terminal::warn(format_args!("warning: {}", describe(&chosen)));
         }
         return Ok(chosen);
     }

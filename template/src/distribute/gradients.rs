@@ -6,11 +6,13 @@ use burn::{
     optim::GradientsParams,
     tensor::Tensor,
 };
+use indexmap::IndexMap;
 
 use super::{
     buckets::{Buckets, Flat, Place, places},
     collective::Collective,
 };
+use crate::globals;
 
 /// What to do where the sum of the gradients over replicas is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,28 @@ pub enum NonFinite {
     Skip,
     /// Replace what is not finite by zero.
     Zero,
+}
+
+impl NonFinite {
+    /// Applies the policy to the metrics of a validation. A parameter that is not finite shows in its loss
+    /// where the gradients of the last update do not show it.
+    ///
+    /// # Errors
+    /// With [`NonFinite::Error`], a loss that is not finite. Losses are the first metric and those whose
+    /// names say so.
+    pub fn handle_validation(self, metrics: &IndexMap<String, f64>) -> Result<()> {
+        let is_loss =
+            |(place, (name, _)): &(usize, (&String, &f64))| *place == 0 || name.contains("loss");
+        let mut losses = metrics.iter().enumerate().filter(is_loss);
+        match losses.find(|(_, (_, value))| !value.is_finite()) {
+            Some((_, (name, value))) if self == NonFinite::Error => bail!(
+                "the `{name}` of the validation is {value}: the training has diverged, or an example of \
+                 the validation is not finite; go on from an earlier checkpoint with --resume and a lower \
+                 --learning-rate, or choose another `NonFinite` policy at TODO(train.gradients)"
+            ),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The gradients of a step: of one model, or of several networks that each have a loss of their own.
@@ -166,12 +190,15 @@ impl FlatGradients {
         self.buckets.clear();
     }
 
-    /// Applies `policy` to what is not finite, and tells whether the step goes on.
+    /// Applies `policy` to what is not finite, and tells whether the step goes on. Notes the global norm
+    /// for reports.
     ///
     /// # Errors
     /// With [`NonFinite::Error`], the parameter and the value. A device failed.
     pub fn handle_non_finite(&mut self, policy: NonFinite) -> Result<bool> {
-        if self.norm()?.is_finite() {
+        let norm = self.norm()?;
+        globals::set_gradient_norm(norm);
+        if norm.is_finite() {
             return Ok(true);
         }
         match policy {
@@ -491,6 +518,18 @@ mod tests {
             assert_eq!(listed(&gradients)[0].1, [3.0, 4.0]);
             gradients.clip_by_global_norm(1.0);
             assert!((gradients.global_norm() - 1.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn reports_see_the_norm_from_before_clipping() {
+        for new in BOTH {
+            globals::set_step(1);
+            assert_eq!(globals::gradient_norm(), None);
+            let mut gradients = gradients([1.5, 2.0], new); // [3, 4], norm 5
+            assert!(gradients.handle_non_finite(NonFinite::Error).unwrap());
+            gradients.clip_by_global_norm(1.0);
+            assert_eq!(globals::gradient_norm(), Some(5.0));
         }
     }
 

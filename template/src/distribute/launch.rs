@@ -2,13 +2,13 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::{BufRead, BufReader, ErrorKind},
     iter::repeat,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI32, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -18,19 +18,30 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{CommandFactory, parser::ValueSource};
 
 use super::install_hint;
-use crate::cli::{Args, Launch};
+use crate::{
+    checkpoint::interrupt::{self, DUPLICATE, on_signals},
+    cli::{Args, Launch},
+    report::terminal,
+};
 
 /// What starts MPI programs.
 const LAUNCHER: &str = "mpirun";
+
+/// More processes would use up the memory of a host.
+const MAX_WORKERS_PER_HOST: usize = 256;
 
 /// For the launcher to end after a failure.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Runs a worker, whose program is `$0`. MPICH's launcher kills all workers as soon as what it started for
-/// one ends with a failure, so this waits until the others have told who was lost. Signals are for the
-/// worker, which gets them too.
+/// one ends with a failure, so this waits until the others have told who was lost, or have stopped, too.
+/// Signals are for the worker, which gets them too.
 const GUARD: &str =
     r#"trap : USR1 TERM INT; "$0" "$@"; status=$?; [ $status = 0 ] || sleep 2; exit $status"#;
+
+/// Signals for the launcher of MPI at the first, second and third signal to this process. SIGUSR1 goes on to the workers,
+/// which save at the first and stop waiting for their step at the second. SIGTERM has the launcher kill them.
+const PASSED_ON: [&str; 3] = ["-USR1", "-USR1", "-TERM"];
 
 /// Starts the processes and waits for them.
 ///
@@ -58,9 +69,16 @@ pub fn launch(options: &Launch, hosts: &[String]) -> Result<()> {
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let cannot = || format!("cannot start {LAUNCHER}");
     let mut launcher = command.spawn().with_context(cannot)?;
-    pass_signals_to(launcher.id());
+    let signal = pass_signals_to(launcher.id());
     let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
     let status = wait(&mut launcher, &failed)?;
+    let signal = signal.load(Ordering::Relaxed);
+    // Where a worker could not save, its own status is 1.
+    let stopped = !status.success() && status.code() != Some(1);
+    if signal != 0 && stopped && !failed.load(Ordering::Relaxed) {
+        interrupt::note_stopped(signal);
+        return Ok(());
+    }
     ensure!(
         status.success(),
         "{LAUNCHER} ended with {status}; the reason is above"
@@ -68,22 +86,37 @@ pub fn launch(options: &Launch, hosts: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Passes on signals to end: the first as SIGUSR1, which the launcher hands to the workers, so that
-/// they save a checkpoint, and the next as SIGTERM, after which it kills them within seconds.
-fn pass_signals_to(launcher: u32) {
-    let mut signals = ["-USR1", "-TERM"].into_iter().chain(repeat("-KILL"));
-    let handler = move || {
+/// Passes on signals to end, as [`PASSED_ON`] says, and then SIGKILL. Returns where the first one is noted.
+fn pass_signals_to(launcher: u32) -> Arc<AtomicI32> {
+    let first = Arc::new(AtomicI32::new(0));
+    let noted = Arc::clone(&first);
+    let mut signals = PASSED_ON.into_iter().chain(repeat("-KILL"));
+    let mut last: Option<Instant> = None;
+    let handler = move |number| {
+        // Many wrappers deliver a signal twice.
+        if last
+            .replace(Instant::now())
+            .is_some_and(|last| last.elapsed() < DUPLICATE)
+        {
+            return;
+        }
+        let _ = noted.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         let signal = signals.next().unwrap_or("-KILL");
         let sent = Command::new("kill")
             .args([signal, &launcher.to_string()])
             .status();
         if !sent.is_ok_and(|status| status.success()) {
-            eprintln!("warning: cannot signal {LAUNCHER}, which is process {launcher}");
+            terminal::warn(format_args!(
+                "warning: cannot signal {LAUNCHER}, which is process {launcher}"
+            ));
         }
     };
-    if let Err(error) = ctrlc::set_handler(handler) {
-        eprintln!("warning: a signal will not reach the workers: {error}");
+    if let Err(error) = on_signals(handler) {
+        terminal::warn(format_args!(
+            "warning: a signal will not reach the workers: {error:#}"
+        ));
     }
+    first
 }
 
 /// Passes on what the workers write, and notes when one said that the job has failed.
@@ -93,7 +126,7 @@ fn pass_on(stderr: ChildStderr) -> Arc<AtomicBool> {
     thread::spawn(move || {
         for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line); // of any program that the workers start
-            eprintln!("{line}");
+            terminal::warn(&line);
             if line.starts_with("error: worker ") {
                 notes.store(true, Ordering::Relaxed);
             }
@@ -150,6 +183,12 @@ fn launcher_words(
         "{workers} workers are fewer than the {} hosts: leave --workers out for one on each",
         hosts.len()
     );
+    let slots = workers.div_ceil(hosts.len().max(1));
+    ensure!(
+        slots <= MAX_WORKERS_PER_HOST,
+        "--workers {workers} would start {slots} processes on a host, and at most \
+         {MAX_WORKERS_PER_HOST} are allowed: one a GPU or CPU core suffices"
+    );
     let count = workers.to_string();
     let mut words = vec!["-np", &count];
     let list;
@@ -164,7 +203,6 @@ fn launcher_words(
                 "-o BatchMode=yes -o ConnectTimeout=10",
             ]);
         }
-        let slots = workers.div_ceil(hosts.len().max(1));
         list = hosts
             .iter()
             .map(|host| format!("{host}:{slots}"))
@@ -210,7 +248,12 @@ fn worker_words() -> Result<Vec<OsString>> {
         }
         words.push(format!("--{long}").into());
         if argument.get_action().takes_values() {
-            words.extend(given.get_raw(id).into_iter().flatten().map(OsString::from));
+            let values = given.get_raw(id).into_iter().flatten();
+            let values: Vec<OsString> = values.map(OsString::from).collect();
+            match argument.get_value_delimiter() {
+                Some(_) => words.push(values.join(OsStr::new(","))),
+                None => words.extend(values),
+            }
         }
     }
     if !words.contains(&"--strategy".into()) {
@@ -285,6 +328,12 @@ mod tests {
             error.to_string().contains("fewer than the 2 hosts"),
             "{error}"
         );
+        for (workers, hosts) in [(257, &[][..]), (513, &["a", "b"]), (usize::MAX, &["a"])] {
+            let error = words(Some(workers), hosts, "mpirun (Open MPI) 4.1.4").unwrap_err();
+            let expected = format!("--workers {workers} would start ");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+        assert!(words(Some(512), &["a", "b"], "mpirun (Open MPI) 4.1.4").is_ok());
         let error = words(None, &[], "prun 1.0").unwrap_err();
         assert!(error.to_string().contains("\"prun 1.0\""), "{error}");
     }

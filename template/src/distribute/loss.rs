@@ -97,6 +97,10 @@ impl Losses {
         self.0.get(name).copied()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, loss)| (name.as_str(), *loss))
     }

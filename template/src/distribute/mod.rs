@@ -38,7 +38,7 @@ mod statistics;
 mod strategy;
 mod workers;
 
-pub use callbacks::Callbacks;
+pub use callbacks::{CallbackContext, Callbacks};
 pub use collective::{Collective, CrossDevice};
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory, add};
 pub use devices::{chosen_devices, is_cpu, visible_devices};

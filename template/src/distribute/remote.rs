@@ -16,7 +16,7 @@ use burn::{
 };
 
 use super::{Alone, chosen_devices, exit_at_once, visible_devices};
-use crate::cli::Serve;
+use crate::{cli::Serve, report::terminal};
 
 /// The port of a server where `--hosts` names none.
 const PORT: u16 = 3000;
@@ -120,7 +120,10 @@ pub fn serve(options: &Serve, indices: Option<&[usize]>) -> Result<()> {
     let listener = TcpListener::bind(&options.address).with_context(cannot)?;
     let address = listener.local_addr().with_context(cannot)?;
     let devices = chosen_devices(visible_devices(), indices, &Alone::default())?;
-    println!("serves {} device(s) on {address}", devices.len());
+    terminal::print(format_args!(
+        "serves {} device(s) on {address}",
+        devices.len()
+    ));
     let served = RemoteServer::new(devices).serve(WebSocketTransport::from_listener(listener));
     served.with_context(|| format!("the server on {address} failed"))
 }
@@ -135,12 +138,12 @@ fn watch_server(server: &Server, timeout: Duration) {
             Ok(()) => answered = Instant::now(),
             // The next look may take this long.
             Err(problem) if silence + PROBE + PATIENCE > timeout => {
-                eprintln!(
+                terminal::warn(format_args!(
                     "error: the Burn server {server} has not answered for {:.0} s ({problem}): see \
                      whether it runs and the network works, then go on with --resume, or allow \
                      more with --timeout",
                     silence.as_secs_f64()
-                );
+                ));
                 exit_at_once(1);
             }
             Err(_) => {}

@@ -9,7 +9,11 @@ use super::{
     CrossDeviceOps, Losses, MetricStates, ParameterServerStrategy, PerReplica, ReduceOp,
     ReplicaContext, ReplicaState, ReplicaThreads, Workers, multi_worker::ensure_equal,
 };
-use crate::data::{BatchOptions, Dataset, DistributedDataset, Shard};
+use crate::{
+    checkpoint::interrupt::Stop,
+    data::{BatchOptions, Dataset, DistributedDataset, Shard},
+    globals::{self, LastUpdate},
+};
 
 /// How training is spread over replicas.
 ///
@@ -179,19 +183,37 @@ impl dyn Strategy {
         Ok(all)
     }
 
-    /// Whether any process asks to stop; the same answer on all after the same update.
+    /// The request to stop of any process, the same on all after the same update; that of a signal
+    /// before that of a callback.
     ///
     /// # Errors
     /// Another process failed.
-    pub fn any_stops(&self, this_one: bool) -> Result<bool> {
+    pub fn any_stops(&self, this_one: Option<Stop>) -> Result<Option<Stop>> {
         if let Some(server) = self.parameter_server()
             && server.is_running()
         {
             return server.stops(this_one);
         }
-        let mut count = vec![f64::from(u8::from(this_one))];
-        self.workers().sum_f64(&mut count)?;
-        Ok(count[0] > 0.0)
+        if self.workers().count() == 1 {
+            return Ok(this_one);
+        }
+        let requests = Stop::ALL.map(|stop| f64::from(u8::from(this_one == Some(stop))));
+        let mut requests = requests.to_vec();
+        self.workers().sum_f64(&mut requests)?;
+        let requested = requests.iter().position(|count| *count > 0.0);
+        Ok(requested.map(|place| Stop::ALL[place]))
+    }
+
+    /// The last update of the first replica, or of the parameter server if it is in this process. What
+    /// was scheduled goes on meanwhile.
+    ///
+    /// # Errors
+    /// The update failed.
+    pub fn last_update(&self) -> Result<LastUpdate> {
+        match self.parameter_server() {
+            Some(server) if server.is_running() => server.last_update(),
+            _ => self.replicas().run_on_first(|_| globals::last_update()),
+        }
     }
 
     /// Whether this process writes what there is one of, such as checkpoints and reports.

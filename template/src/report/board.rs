@@ -57,6 +57,13 @@ impl Board {
 
     /// # Errors
     /// The event file cannot be written.
+    pub fn text(&mut self, step: usize, tag: &str, markdown: &str) -> Result<()> {
+        self.train.text(step, tag, markdown)?;
+        self.train.flush()
+    }
+
+    /// # Errors
+    /// The event file cannot be written.
     pub fn histogram(&mut self, step: usize, tag: &str, values: &[f32]) -> Result<()> {
         self.train.histogram(step, tag, values)?;
         self.train.flush()

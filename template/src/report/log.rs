@@ -1,9 +1,9 @@
-//! `metrics.jsonl`: a JSON object a line, for programs.
+//! Logs for programs, with a JSON object a line; `metrics.jsonl` has a line for each split.
 
 use std::{
     fs::{self, OpenOptions},
-    io::Write,
-    path::{Path, PathBuf},
+    io::{ErrorKind, Write},
+    path::Path,
 };
 
 use anyhow::{Context, Result};
@@ -12,36 +12,20 @@ use serde_json::{Map, Value, json};
 use super::whole_file;
 use crate::{distribute::MergedMetric, globals::Split};
 
-/// Makes the output folder and gives the path of its log.
-pub fn prepare(folder: &Path) -> Result<PathBuf> {
-    let cannot = || format!("cannot make the output folder {}", folder.display());
-    fs::create_dir_all(folder).with_context(cannot)?;
-    Ok(folder.join("metrics.jsonl"))
-}
+/// The name of the log in an output folder.
+pub const NAME: &str = "metrics.jsonl";
 
-/// Renames an older log to `metrics.1.jsonl`, or the next number that is free.
-pub fn rotate(log: &Path) -> Result<()> {
-    if !log.exists() {
-        return Ok(());
-    }
-    let numbered = |number: usize| log.with_file_name(format!("metrics.{number}.jsonl"));
-    let free = (1..).map(numbered).find(|path| !path.exists());
-    let free = free.context("no number is free for the older log")?;
-    fs::rename(log, &free).with_context(|| format!("cannot rename {}", log.display()))
-}
-
-/// Leaves out the lines of `epoch` and later ones: they are written again.
-pub fn cut(log: &Path, epoch: usize) -> Result<()> {
-    if !log.exists() {
-        return Ok(());
-    }
-    let cannot = || format!("cannot go on with {}", log.display());
-    let text = fs::read_to_string(log).with_context(cannot)?;
+/// Leaves out the lines whose `key`, such as `epoch`, is `first` or more: they are written again.
+pub fn cut(log: &Path, key: &str, first: usize) -> Result<()> {
+    let text = match fs::read_to_string(log) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        text => text.with_context(|| format!("cannot go on with {}", log.display()))?,
+    };
     let is_before = |line: &&str| {
         // A kill may have cut the last line off.
         let line: Option<Value> = serde_json::from_str(line).ok();
-        let at = line.and_then(|line| line["epoch"].as_u64());
-        at.is_some_and(|at| at < epoch as u64)
+        let at = line.and_then(|line| line[key].as_u64());
+        at.is_some_and(|at| at < first as u64)
     };
     let kept: Vec<&str> = text.lines().filter(is_before).collect();
     let text = kept
@@ -78,4 +62,20 @@ pub fn append(log: &Path, line: &Line) -> Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(log);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
         .with_context(|| format!("cannot write {}", log.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_written_again_and_half_a_line_are_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("steps.jsonl");
+        cut(&log, "step", 1).unwrap();
+        let kept = "{\"epoch\":1,\"step\":2}\n{\"epoch\":2,\"step\":4}\n";
+        fs::write(&log, format!("{kept}{{\"epoch\":2,\"step\":5}}\n{{\"ep")).unwrap();
+        cut(&log, "step", 5).unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), kept);
+    }
 }

@@ -11,31 +11,43 @@ mod log;
 pub mod picture;
 pub mod predictions;
 pub mod profile;
+pub mod stdout;
+mod steps;
 pub mod summary;
 #[cfg(feature = "tensorboard")]
 pub mod tensorboard;
+pub mod terminal;
 mod whole_file;
 
 use std::{
-    fs,
+    fs, io,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
-    checkpoint::Progress,
-    cli::Args,
-    dataset::{Examples, picture},
+    checkpoint::{Checkpoints, Progress, lock::OutputLock, set_aside},
+    cli::{Args, Command},
+    data::DistributedDataset,
+    dataset::{Example, picture},
     distribute::{Losses, MergedMetric},
     globals::{self, Split},
+    run_record::RunRecord,
 };
 use board::Board;
 use picture::Picture;
+use steps::StepLog;
 
 const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
+
+/// What a training was run with.
+const RUN: &str = "run.json";
+
+/// The folder of the event files.
+const BOARD: &str = "tensorboard";
 
 /// Examples on the sheet of samples, and how many of them in a row.
 const SAMPLES: usize = 32;
@@ -48,8 +60,11 @@ const STARVING: f64 = 0.05;
 pub struct Report {
     folder: PathBuf,
     log: PathBuf,
+    steps: StepLog,
     /// Only the chief of several workers reports.
     speaks: bool,
+    /// On the output folder; `None` where nothing is written.
+    lock: Option<OutputLock>,
     /// While training.
     board: Option<Board>,
     /// Whether the time of phases is recorded, and since which step.
@@ -70,18 +85,28 @@ struct Current {
 }
 
 impl Report {
+    /// Locks the output folder for this run. A test alone also runs where nothing can be written.
+    ///
     /// # Errors
-    /// The output folder cannot be made.
+    /// The output folder cannot be made or written in, or another run writes in it.
     pub fn new(args: &Args) -> Result<Self> {
         let speaks = globals::strategy()?.is_chief();
-        let log = match speaks {
-            true => log::prepare(&args.output_dir)?,
-            false => PathBuf::new(),
+        let is_test = matches!(args.command, Some(Command::Test { .. }));
+        let lock = match speaks.then(|| OutputLock::acquire(&args.output_dir)) {
+            Some(Err(error)) if is_test && is_read_only(&error) => {
+                terminal::warn(format_args!(
+                    "warning: {error:#}: the test is not written there"
+                ));
+                None
+            }
+            lock => lock.transpose()?,
         };
         Ok(Report {
             speaks,
+            log: args.output_dir.join(log::NAME),
+            lock,
             folder: args.output_dir.clone(),
-            log,
+            steps: StepLog::new(&args.output_dir, args.log_every),
             board: None,
             profile: (args.profile && speaks).then_some(0),
             epochs: args.epochs,
@@ -90,33 +115,64 @@ impl Report {
         })
     }
 
-    /// Begins a log of its own for this training; an older one is kept under another name.
+    /// Whether no other run writes in the output folder; unknown on a file system without locks.
+    pub fn is_alone(&self) -> bool {
+        self.lock.as_ref().is_some_and(OutputLock::is_held)
+    }
+
+    /// Begins files of its own for this training; those of an earlier one, its checkpoints included, are
+    /// kept under other names.
     ///
     /// # Errors
-    /// A file cannot be made, or the older log not be renamed.
-    pub fn start_training(&mut self) -> Result<()> {
+    /// A file cannot be made, or an earlier one not be renamed.
+    pub fn start_training(&mut self, checkpoints: &Checkpoints) -> Result<()> {
         if self.speaks {
-            log::rotate(&self.log)?;
+            let mut earlier = [RUN, log::NAME, BOARD]
+                .map(|name| self.folder.join(name))
+                .to_vec();
+            earlier.push(self.steps.path().to_owned());
+            earlier.extend(checkpoints.folder_in_use()?);
+            for (from, to) in set_aside(&earlier)? {
+                self.say(&format!(
+                    "{} of an earlier run is kept as {}",
+                    from.display(),
+                    to.display()
+                ));
+            }
         }
         self.begin_training(Progress::START, 0)
     }
 
-    /// Goes on with the log of a training that is resumed.
+    /// Writes what a training is run with into its folder and for TensorBoard.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn record(&mut self, step: usize, run: &RunRecord) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
+        whole_file::write(&self.folder.join(RUN), serde_json::to_vec_pretty(run)?)?;
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.text(step, "run", &run.to_markdown()))
+    }
+
+    /// Goes on with the logs of a training that is resumed, which `repeats_end`, the end of its epoch, if it was
+    /// stopped before or in the validation.
     ///
     /// # Errors
     /// A file cannot be made, read or written.
-    pub fn resume_training(&mut self, progress: Progress) -> Result<()> {
+    pub fn resume_training(&mut self, progress: Progress, repeats_end: bool) -> Result<()> {
         if self.speaks {
-            log::cut(&self.log, progress.epoch)?;
+            log::cut(&self.log, "epoch", progress.epoch)?;
+            log::cut(self.steps.path(), "step", progress.step + 1)?;
         }
-        // At this step an epoch was reported only if it has ended.
-        let first_step = progress.step + usize::from(progress.examples == 0);
+        let first_step = progress.step + usize::from(!repeats_end);
         self.begin_training(progress, first_step)
     }
 
     fn begin_training(&mut self, progress: Progress, first_step: usize) -> Result<()> {
         if self.speaks {
-            self.board = Some(Board::open(&self.folder.join("tensorboard"), first_step)?);
+            self.board = Some(Board::open(&self.folder.join(BOARD), first_step)?);
         }
         if self.profile.is_some() {
             self.profile = Some(progress.step);
@@ -129,10 +185,13 @@ impl Report {
     ///
     /// # Errors
     /// An example cannot be read, or the sheet not be written.
-    pub fn introduce(&mut self, examples: &Examples) -> Result<()> {
+    pub fn introduce(&mut self, data: &DistributedDataset<Example>) -> Result<()> {
         if !self.speaks {
             return Ok(());
         }
+        let total = self.epochs.saturating_mul(data.steps_per_epoch());
+        self.steps.set_total(total);
+        let examples = data.dataset();
         let model = globals::strategy()?.run_on_first(|_| globals::model());
         self.say(&summary::summarize(&model?));
         let examples = (0..examples.len().min(SAMPLES)).map(|index| examples.get(index));
@@ -258,6 +317,9 @@ impl Report {
             bar.set_style(style);
         }
         bar.set_prefix(format!("{} {}", split.name(), self.place(split, epoch)));
+        if split == Split::Train {
+            self.steps.begin_epoch(Instant::now());
+        }
         self.current = Some(Current {
             split,
             epoch,
@@ -289,6 +351,9 @@ impl Report {
             return Ok(());
         };
         current.bar.finish_and_clear();
+        if current.split == Split::Train {
+            self.steps.end_epoch(Instant::now());
+        }
         current.waited += globals::strategy()?.replicas().take_reading_time();
         if !self.speaks {
             return Ok(());
@@ -303,14 +368,24 @@ impl Report {
             seconds,
             data_seconds: waited,
         };
-        log::append(&self.log, &line)?;
+        if self.lock.is_some() {
+            log::append(&self.log, &line)?;
+        }
         if let Some(board) = &mut self.board {
             board.metrics(current.split, step, metrics)?;
         }
         self.tell(&current, metrics, seconds);
         match current.split {
-            Split::Test => self.draw_curves(),
+            Split::Test if self.lock.is_some() => self.draw_curves(),
+            Split::Test => Ok(()),
             Split::Train | Split::Validation => Ok(()),
+        }
+    }
+
+    /// Ends a split that was stopped; nothing is told of it.
+    pub fn abandon(&mut self) {
+        if let Some(current) = self.current.take() {
+            current.bar.finish_and_clear();
         }
     }
 
@@ -319,8 +394,8 @@ impl Report {
         match &self.current {
             _ if !self.speaks => {}
             // A line in the middle of a progress bar would leave half of it behind.
-            Some(current) => current.bar.suspend(|| println!("{text}")),
-            None => println!("{text}"),
+            Some(current) => current.bar.suspend(|| terminal::print(text)),
+            None => terminal::print(text),
         }
     }
 
@@ -343,11 +418,11 @@ impl Report {
             }
             Split::Validation => {
                 let line = std::mem::take(&mut self.line);
-                println!("{line}  |  validation  {values}");
+                terminal::print(format_args!("{line}  |  validation  {values}"));
             }
             Split::Test => {
                 let examples = metrics.first().map_or(0, |metric| metric.examples);
-                println!("test  {values}  ({examples} examples)");
+                terminal::print(format_args!("test  {values}  ({examples} examples)"));
             }
         }
     }
@@ -362,4 +437,16 @@ impl Report {
             ),
         }
     }
+}
+
+/// Whether a folder takes no files from this user, or from anybody.
+fn is_read_only(error: &Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| {
+        let kinds = [
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::ReadOnlyFilesystem,
+        ];
+        kinds.contains(&error.kind())
+    })
 }

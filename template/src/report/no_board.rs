@@ -26,6 +26,10 @@ impl Board {
         Ok(())
     }
 
+    pub fn text(&mut self, _step: usize, _tag: &str, _markdown: &str) -> Result<()> {
+        Ok(())
+    }
+
     pub fn histogram(&mut self, _step: usize, _tag: &str, _values: &[f32]) -> Result<()> {
         Ok(())
     }

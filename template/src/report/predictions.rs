@@ -1,22 +1,25 @@
 //! What `infer` writes.
 
 use std::{
-    io::{self, BufWriter, ErrorKind, Write},
+    io::{self, BufWriter, Write},
     path::Path,
 };
 
 use anyhow::{Context, Result, bail};
+use ciborium::Value as Cbor;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::whole_file;
+use super::{stdout::stdout, whole_file};
 use crate::cli::{Format, Infer};
 
+const CANNOT: &str = "cannot write the predictions";
+
 /// Reads each of the files that `options` name, predicts for up to `batch` of its examples at once, and
-/// writes the predictions, until nobody reads them any more.
+/// writes the predictions.
 ///
 /// # Errors
-/// That of `read`; that of `predict`, with the file; or the output cannot be written.
+/// That of `read`; that of `predict`, with the file; or that of [`Predictions::write`].
 pub fn predict_files<E, P: Serialize>(
     options: &Infer,
     batch: usize,
@@ -28,9 +31,7 @@ pub fn predict_files<E, P: Serialize>(
             for (number, examples) in read(path)?.chunks(batch).enumerate() {
                 let predictions = predict(examples)
                     .with_context(|| format!("cannot predict for {}", path.display()))?;
-                if !output.write(path, number * batch, &predictions)? {
-                    return Ok(());
-                }
+                output.write(path, number * batch, &predictions)?;
             }
         }
         Ok(())
@@ -55,7 +56,8 @@ impl Predictions {
     /// was.
     ///
     /// # Errors
-    /// That of `predict`, or the output cannot be written.
+    /// That of `predict`, or the output cannot be written: the disk is full, or the standard output is closed
+    /// or a pipe whose reader has gone, as after `| head`.
     pub fn write_all(options: &Infer, predict: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let write_to = |output: Box<dyn Write>| {
             let mut predictions = Self::to(output, options.format);
@@ -63,7 +65,7 @@ impl Predictions {
             predictions.flush()
         };
         match &options.output {
-            None => write_to(Box::new(io::stdout())),
+            None => write_to(Box::new(stdout().context(CANNOT)?)),
             Some(path) => whole_file::write_with(path, write_to),
         }
     }
@@ -80,29 +82,29 @@ impl Predictions {
     }
 
     /// Writes the fields of each prediction after its file and its place there, of which the first one's is
-    /// `first`; false where nobody reads any more, as after `| head`, and nothing else need be predicted.
+    /// `first`.
     ///
     /// # Errors
-    /// A prediction has no fields, or the output cannot be written.
+    /// A prediction has no fields or is not finite, or the output cannot be written.
     pub fn write(
         &mut self,
         file: &Path,
         first: usize,
         predictions: &[impl Serialize],
-    ) -> Result<bool> {
-        for (place, prediction) in predictions.iter().enumerate() {
+    ) -> Result<()> {
+        for (index, prediction) in (first..).zip(predictions) {
+            let place = || format!("cannot predict for example {index} of {}", file.display());
+            ensure_finite(prediction).with_context(place)?;
             let mut row = Map::new();
             row.insert("file".into(), json!(file.display().to_string()));
-            row.insert("index".into(), json!(first + place));
+            row.insert("index".into(), json!(index));
             match serde_json::to_value(prediction)? {
                 Value::Object(fields) => row.extend(fields),
                 other => bail!("a prediction is no struct with fields, but {other}"),
             }
-            if !is_read(self.write_row(&row))? {
-                return Ok(false);
-            }
+            self.write_row(&row).context(CANNOT)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     fn write_row(&mut self, row: &Map<String, Value>) -> io::Result<()> {
@@ -125,7 +127,40 @@ impl Predictions {
             Output::Csv { writer, .. } => writer.flush(),
             Output::Jsonl(writer) => writer.flush(),
         };
-        is_read(flushed).map(drop)
+        flushed.context(CANNOT)
+    }
+}
+
+/// Makes sure that every number of a prediction is finite.
+///
+/// # Errors
+/// One is NaN or infinite, with its field; or the prediction cannot be serialised.
+pub fn ensure_finite(prediction: &impl Serialize) -> Result<()> {
+    // JSON would have `null` there, as where there is no value. CBOR has the number.
+    let prediction = Cbor::serialized(prediction)?;
+    if let Some((field, number)) = not_finite(&prediction) {
+        let field = field.trim_start_matches('.');
+        bail!("the model's output is not finite: `{field}` is {number}; check the checkpoint");
+    }
+    Ok(())
+}
+
+/// The first number that is not finite, and where it is.
+fn not_finite(value: &Cbor) -> Option<(String, f64)> {
+    let within = |place: String, value| {
+        let (inner, number) = not_finite(value)?;
+        Some((place + &inner, number))
+    };
+    match value {
+        Cbor::Float(number) if !number.is_finite() => Some((String::new(), *number)),
+        Cbor::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(place, item)| within(format!("[{place}]"), item))
+        }
+        Cbor::Map(fields) => fields
+            .iter()
+            .find_map(|(name, value)| within(format!(".{}", name.as_text()?), value)),
+        _ => None,
     }
 }
 
@@ -134,17 +169,6 @@ fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
         _ => io::Error::other(text),
-    }
-}
-
-/// Whether what was written reached someone; false where the reader of a pipe has gone.
-fn is_read(written: io::Result<()>) -> Result<bool> {
-    match written {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        written => {
-            written.context("cannot write the predictions")?;
-            Ok(true)
-        }
     }
 }
 
@@ -158,7 +182,7 @@ fn cell(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{f64, fs, io::ErrorKind};
 
     use anyhow::ensure;
     use clap::Parser;
@@ -240,25 +264,68 @@ mod tests {
     }
 
     /// What comes of so many predictions, and of the end after them.
-    fn outcomes(kind: ErrorKind, format: Format, count: usize) -> [Result<bool>; 2] {
+    fn outcomes(kind: ErrorKind, format: Format, count: usize) -> [Result<()>; 2] {
         let mut predictions = Predictions::to(Box::new(Failing(kind)), format);
         let written = predictions.write(Path::new("x"), 0, &vec![PREDICTION; count]);
-        [written, predictions.flush().map(|()| true)]
+        [written, predictions.flush()]
     }
 
     #[test]
-    fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
+    fn a_reader_that_leaves_and_a_full_disk_are_failures() {
         const MORE_THAN_A_BUFFER: usize = 10_000;
         for format in [Format::Csv, Format::Jsonl] {
-            let [written, ended] = outcomes(ErrorKind::BrokenPipe, format, MORE_THAN_A_BUFFER);
-            assert!(!written.unwrap() && ended.unwrap());
-            let [written, ended] = outcomes(ErrorKind::BrokenPipe, format, 1);
-            assert!(written.unwrap() && ended.unwrap());
-            let [written, _] = outcomes(ErrorKind::StorageFull, format, MORE_THAN_A_BUFFER);
-            let error = written.unwrap_err().to_string();
-            assert_eq!(error, "cannot write the predictions");
-            let [written, ended] = outcomes(ErrorKind::StorageFull, format, 1);
-            assert!(written.unwrap() && ended.is_err());
+            for kind in [ErrorKind::BrokenPipe, ErrorKind::StorageFull] {
+                let [written, _] = outcomes(kind, format, MORE_THAN_A_BUFFER);
+                assert_eq!(written.unwrap_err().to_string(), CANNOT);
+                let [written, ended] = outcomes(kind, format, 1);
+                written.unwrap();
+                assert_eq!(ended.unwrap_err().to_string(), CANNOT);
+            }
+        }
+    }
+
+    /// A prediction with numbers at all depths, and one that may be missing.
+    #[derive(Clone, Default, Serialize)]
+    struct Nested {
+        score: f64,
+        maybe: Option<f32>,
+        boxes: Vec<Region>,
+    }
+
+    #[derive(Clone, Default, Serialize)]
+    struct Region {
+        corner: (f32, f32),
+    }
+
+    #[test]
+    fn a_prediction_that_is_not_finite_is_refused_and_one_without_a_value_is_not() {
+        let regions = |right| {
+            let corner = (0.0, right);
+            vec![Region::default(), Region { corner }]
+        };
+        let damaged = [
+            ("`score` is NaN", f64::NAN, None, 0.0),
+            ("`score` is -inf", f64::NEG_INFINITY, None, 0.0),
+            ("`maybe` is NaN", 0.0, Some(f32::NAN), 0.0),
+            ("`boxes[1].corner[1]` is inf", 0.0, None, f32::INFINITY),
+        ];
+        for format in [Format::Csv, Format::Jsonl] {
+            for (message, score, maybe, right) in damaged {
+                let boxes = regions(right);
+                let bad = Nested {
+                    score,
+                    maybe,
+                    boxes,
+                };
+                let mut predictions = Predictions::to(Box::new(io::sink()), format);
+                let rows = [Nested::default(), bad];
+                let error = predictions.write(Path::new("x"), 5, &rows).unwrap_err();
+                let expected = format!(
+                    "cannot predict for example 6 of x: the model's output is not finite: {message}; \
+                     check the checkpoint"
+                );
+                assert_eq!(format!("{error:#}"), expected);
+            }
         }
     }
 

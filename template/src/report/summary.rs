@@ -160,7 +160,7 @@ fn totals(parameters: &[Parameter]) -> String {
 }
 
 /// A number with a comma after each three digits from the right.
-fn thousands(number: usize) -> String {
+pub(super) fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -110,6 +110,32 @@ impl EventWriter {
         )
     }
 
+    /// A text in Markdown at a step.
+    ///
+    /// Source: `text_pb` in `tensorboard/plugins/text/summary_v2.py`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn text(&mut self, step: usize, tag: &str, markdown: &str) -> Result<()> {
+        let plugin_data = PluginData {
+            plugin_name: "text".into(),
+        };
+        self.summary(
+            step,
+            SummaryValue {
+                tag: tag.into(),
+                metadata: Some(SummaryMetadata {
+                    plugin_data: Some(plugin_data),
+                }),
+                tensor: Some(TensorOfText {
+                    dtype: DT_STRING,
+                    string_val: vec![markdown.into()],
+                }),
+                ..SummaryValue::default()
+            },
+        )
+    }
+
     /// The distribution of `values`, of any number, at a step.
     ///
     /// 30 buckets of equal width reach from the smallest to the largest value, which is in the
@@ -275,7 +301,37 @@ struct SummaryValue {
     image: Option<Image>,
     #[prost(message, optional, tag = "5")]
     histo: Option<Histogram>,
+    #[prost(message, optional, tag = "8")]
+    tensor: Option<TensorOfText>,
+    #[prost(message, optional, tag = "9")]
+    metadata: Option<SummaryMetadata>,
 }
+
+/// `SummaryMetadata` of `summary.proto`.
+#[derive(Clone, PartialEq, Message)]
+struct SummaryMetadata {
+    #[prost(message, optional, tag = "1")]
+    plugin_data: Option<PluginData>,
+}
+
+/// `SummaryMetadata.PluginData` of `summary.proto`: which tab of TensorBoard shows the value.
+#[derive(Clone, PartialEq, Message)]
+struct PluginData {
+    #[prost(string, tag = "1")]
+    plugin_name: String,
+}
+
+/// `TensorProto` of `tensor.proto` with one text: without a shape it is a scalar.
+#[derive(Clone, PartialEq, Message)]
+struct TensorOfText {
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(string, repeated, tag = "8")]
+    string_val: Vec<String>,
+}
+
+/// `DT_STRING` of `types.proto`.
+const DT_STRING: i32 = 7;
 
 /// `Summary.Image` of `summary.proto`.
 #[derive(Clone, PartialEq, Message)]
@@ -419,6 +475,7 @@ mod tests {
         writer
             .histogram(5, "weights", &[1.0, 2.0, f32::NAN])
             .unwrap();
+        writer.text(6, "run", "**ä**").unwrap();
         writer.flush().unwrap();
         let events = read(writer.path());
         let value = |event: &Event| event.summary.as_ref().unwrap().value[0].clone();
@@ -431,6 +488,25 @@ mod tests {
         assert_eq!(value(&events[4]).histo.unwrap().num, 2.0);
         assert_eq!(value(&events[5]).tag, "weights/not_finite");
         assert_eq!(value(&events[5]).simple_value, Some(1.0));
+        let text = value(&events[6]);
+        assert_eq!(
+            text.metadata.unwrap().plugin_data.unwrap().plugin_name,
+            "text"
+        );
+        assert_eq!(text.tensor.unwrap().string_val, ["**ä**"]);
+    }
+
+    #[test]
+    fn a_text_has_the_bytes_of_its_messages() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = EventWriter::create(folder.path()).unwrap();
+        writer.text(0, "a", "b").unwrap();
+        writer.flush().unwrap();
+        let events = read(writer.path());
+        let summary = events[2].summary.as_ref().unwrap().encode_to_vec();
+        // What tensorboard 2.20 writes: the tag, a tensor of type 7 with one string, the plugin.
+        let expected = b"\x0a\x14\x0a\x01a\x42\x05\x08\x07\x42\x01b\x4a\x08\x0a\x06\x0a\x04text";
+        assert_eq!(summary, expected);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 use clap::Parser;
+use indexmap::IndexMap;
 use training::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
     checkpoint::Progress,
     cli::Args,
-    distribute::{FlatGradients, Gradients},
+    distribute::{CallbackContext, FlatGradients, Gradients, Losses},
     globals,
     report::Report,
 };
@@ -27,7 +28,8 @@ fn callbacks_run_after_steps_and_epochs() {
                 examples: step,
                 drawn: 0,
             };
-            callbacks.after_step(progress, &mut report)?;
+            let context = CallbackContext::after_step(progress, Losses::new());
+            callbacks.after_step(context, &mut report)?;
         }
         for epoch in 1..=20 {
             let progress = Progress {
@@ -36,7 +38,8 @@ fn callbacks_run_after_steps_and_epochs() {
                 examples: 0,
                 drawn: 200 * epoch,
             };
-            callbacks.after_epoch(progress, &mut report)?;
+            let context = CallbackContext::after_epoch(progress, Vec::new(), IndexMap::new());
+            callbacks.after_epoch(context, &mut report)?;
         }
         let finite = job.parameters()?.iter().all(|value| value.is_finite());
         ensure!(finite, "callbacks left parameters that are not finite");

@@ -56,7 +56,9 @@ fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Train
         let mut report = Report::new(&args)?;
         let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
         let last = steps(&output)?.pop().context("there is no checkpoint")?;
-        let manifest = Checkpoint::read(&output.join("checkpoints").join(last))?.manifest;
+        let mut manifest = Checkpoint::read(&output.join("checkpoints").join(last))?.manifest;
+        // Every run has a record of its own.
+        manifest.run = None;
         Ok(Trained {
             progress,
             parameters: manifest.parameters.clone(),

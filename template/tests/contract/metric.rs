@@ -1,12 +1,14 @@
 use anyhow::{Result, ensure};
 use training::{
+    checkpoint::Goal,
     distribute::MergedMetric,
-    globals::Split,
+    globals::{self, Split},
     metric::{BEST, merged_metrics, reset_metrics},
     train::distributed_train_step,
+    validation::distributed_validation_step,
 };
 
-use crate::support::{EXAMPLES, contract, on_own_thread, set_up_replicas};
+use crate::support::{EXAMPLES, Job, contract, on_own_thread, set_up_replicas, values};
 
 /// The training metrics of the first step, with `examples` in its batch.
 fn metrics(replicas: usize, examples: usize) -> Result<Vec<MergedMetric>> {
@@ -70,6 +72,81 @@ fn the_best_checkpoint_is_chosen_by_a_metric_that_is_measured() {
             "{:?} is none of the metrics {names:?}",
             BEST.metric
         );
+        Ok(())
+    });
+}
+
+/// Global batches of the validation split that models are compared on.
+const BATCHES: usize = 5;
+
+/// The metric by which a model is the best, of one with the parameters `parameters`; `None` where no
+/// checkpoint would be the best, as the metric is not finite or not measured.
+fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
+    let values: Vec<u8> = parameters
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    job.strategy.run_on_all(move |_| {
+        let step = 0_u64.to_le_bytes();
+        globals::load_training(&[&step[..], &values].concat())
+    })?;
+    job.strategy.run_on_all(globals::prepare_inference)?;
+    reset_metrics(Split::Validation)?;
+    for batch in job.datasets.validation.epoch(1).take(BATCHES) {
+        distributed_validation_step(batch)?;
+    }
+    let mut metrics = merged_metrics(Split::Validation)?.into_iter();
+    let best = metrics.find(|metric| metric.name == BEST.metric);
+    Ok(best
+        .map(|metric| metric.value)
+        .filter(|value| value.is_finite()))
+}
+
+/// Whether all predictions of the model that `best_metric` looked at are NaN.
+fn predicts_nan(job: &Job) -> Result<bool> {
+    job.with_batch(2, |batch| {
+        let predictions = globals::inference_model()?.forward(batch.features.inner());
+        Ok(values(&predictions).iter().all(|value| value.is_nan()))
+    })
+}
+
+#[test]
+fn predictions_that_are_nan_are_never_better_than_numbers() {
+    contract("metric.set", || {
+        let job = set_up_replicas(1)?;
+        let mut parameters = job.strategy.run_on_first(|_| {
+            let bytes = globals::training_state()?.to_bytes();
+            let (values, _) = bytes[size_of::<u64>()..].as_chunks();
+            Ok(values
+                .iter()
+                .map(|value| f32::from_le_bytes(*value))
+                .collect::<Vec<_>>())
+        })?;
+        let Some(of_nan) = best_metric(&job, &vec![f32::NAN; parameters.len()])? else {
+            return Ok(());
+        };
+        if !predicts_nan(&job)? {
+            return Ok(());
+        }
+        // Models that know nothing, each with the parameters of the one before in other places.
+        for _ in 0..8 {
+            let len = parameters.len();
+            parameters.rotate_left(len / 8);
+            let Some(of_numbers) = best_metric(&job, &parameters)? else {
+                continue;
+            };
+            let is_better = match BEST.goal {
+                Goal::Highest => of_nan > of_numbers,
+                Goal::Lowest => of_nan < of_numbers,
+            };
+            ensure!(
+                !is_better,
+                "`{}` is {of_nan} where all predictions are NaN, and {of_numbers} of a model that \
+                 knows nothing: count an example as wrong whose prediction is not finite, as the \
+                 metrics of `distribute` do",
+                BEST.metric
+            );
+        }
         Ok(())
     });
 }

@@ -20,7 +20,8 @@ use crate::support::{EXAMPLES, Job, contract, on_own_thread, set_up_replicas};
 #[derive(Default)]
 struct Update {
     losses: Vec<f32>,
-    gradients: Vec<f32>,
+    /// By the names of their parameters; of the last update of an epoch alone.
+    gradients: Vec<(String, Vec<f32>)>,
 }
 
 /// Updates that each start from the same weights. Where layers have kinks, updates that follow each
@@ -46,9 +47,11 @@ impl Updates {
         if completes_update {
             let strategy = &self.job.strategy;
             let values = strategy.run_on_first(|_| globals::weights_and_gradients())?;
-            let of_gradients = |(path, _): &(String, _)| path.starts_with("gradients/");
-            let gradients = values.into_iter().filter(of_gradients);
-            update.gradients = gradients.flat_map(|(_, values)| values).collect();
+            let gradients = values.into_iter().filter_map(|(path, values)| {
+                let parameter = path.strip_prefix("gradients/")?;
+                Some((parameter.to_owned(), values))
+            });
+            update.gradients = gradients.collect();
             let start = self.initial.clone();
             strategy.scope(move |_| Ok(start))?;
         }
@@ -56,24 +59,116 @@ impl Updates {
     }
 }
 
-/// How far `right` is from `left`, as a share of `left`.
-fn share(left: &[f32], right: &[f32]) -> f32 {
-    let norm = |values: Vec<f32>| values.iter().map(|value| value * value).sum::<f32>().sqrt();
-    let differences = left.iter().zip(right).map(|(left, right)| left - right);
-    norm(differences.collect()) / norm(left.to_vec()).max(f32::MIN_POSITIVE)
+fn norm(values: impl IntoIterator<Item = f32>) -> f32 {
+    let squares = values.into_iter().map(|value| value * value);
+    // Neither -0, which a sum of nothing is, nor a negative NaN.
+    squares.sum::<f32>().sqrt().abs()
+}
+
+/// How far `right` is from `left`.
+fn distance(left: &[f32], right: &[f32]) -> f32 {
+    norm(left.iter().zip(right).map(|(left, right)| left - right))
+}
+
+/// A distance as a share of the norm of what it is from.
+fn share(distance: f32, norm: f32) -> f32 {
+    distance / norm.max(f32::MIN_POSITIVE)
 }
 
 fn ensure_same(left: &[Update], right: &[Update], what: &str) -> Result<()> {
-    ensure!(left.len() == right.len(), "{what}: other updates");
-    for (left, right) in left.iter().zip(right) {
-        let losses = share(&left.losses, &right.losses);
-        let gradients = share(&left.gradients, &right.gradients);
-        ensure!(
-            losses < 1e-5 && gradients < 1e-5,
-            "{what}: losses differ by a share of {losses}, gradients by {gradients}"
-        );
+    let updates = [left.len(), right.len()];
+    ensure!(
+        updates[0] == updates[1],
+        "{what}: they make {updates:?} updates"
+    );
+    for (number, (left, right)) in (1..).zip(left.iter().zip(right)) {
+        ensure_same_losses(&left.losses, &right.losses)
+            .and_then(|()| ensure_same_gradients(&left.gradients, &right.gradients))
+            .with_context(|| format!("{what}: update {number}"))?;
     }
     Ok(())
+}
+
+fn ensure_same_losses(left: &[f32], right: &[f32]) -> Result<()> {
+    ensure!(
+        left.len() == right.len(),
+        "the losses are {left:?} and {right:?}"
+    );
+    let share = share(distance(left, right), norm(left.iter().copied()));
+    ensure!(share < 1e-5, "the losses differ by a share of {share}");
+    Ok(())
+}
+
+fn ensure_same_gradients(left: &[(String, Vec<f32>)], right: &[(String, Vec<f32>)]) -> Result<()> {
+    let lengths = |gradients: &[(String, Vec<f32>)]| -> Vec<(String, usize)> {
+        let lengths = gradients
+            .iter()
+            .map(|(name, values)| (name.clone(), values.len()));
+        lengths.collect()
+    };
+    let (lengths, others) = (lengths(left), lengths(right));
+    ensure!(
+        lengths == others,
+        "the gradients are of other parameters: {lengths:?} and {others:?}"
+    );
+    let pairs = left.iter().zip(right);
+    let distances = pairs.map(|((name, left), (_, right))| (name, distance(left, right)));
+    let Some((name, _)) = distances
+        .clone()
+        .max_by(|(_, one), (_, other)| one.total_cmp(other))
+    else {
+        return Ok(());
+    };
+    let all = norm(left.iter().flat_map(|(_, values)| values.iter().copied()));
+    let share = share(norm(distances.map(|(_, distance)| distance)), all);
+    ensure!(
+        share < 1e-5,
+        "the gradients differ by a share of {share}, that of `{name}` the most"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_differs_between_updates_is_named() {
+    let update = |loss: f32, bias: f32| Update {
+        losses: vec![loss, 2.0],
+        gradients: vec![
+            ("weight".to_owned(), vec![3.0, 4.0]),
+            ("bias".to_owned(), vec![bias]),
+        ],
+    };
+    let without_gradients = |loss| Update {
+        gradients: Vec::new(),
+        ..update(loss, 0.0)
+    };
+    let problem =
+        |left, right| ensure_same(&[left], &[right], "test").map_err(|e| format!("{e:#}"));
+    assert_eq!(problem(update(1.0, 5.0), update(1.0, 5.0)), Ok(()));
+    for (left, right, expected) in [
+        (
+            without_gradients(0.0),
+            without_gradients(1.0),
+            "test: update 1: the losses differ by a share of 0.5",
+        ),
+        (
+            update(1.0, 5.0),
+            update(1.0, f32::NAN),
+            "test: update 1: the gradients differ by a share of NaN, that of `bias` the most",
+        ),
+        (
+            update(1.0, 0.0),
+            update(1.0, 1.0),
+            "test: update 1: the gradients differ by a share of 0.2, that of `bias` the most",
+        ),
+        (
+            without_gradients(1.0),
+            update(1.0, 5.0),
+            "test: update 1: the gradients are of other parameters: [] and \
+             [(\"weight\", 2), (\"bias\", 1)]",
+        ),
+    ] {
+        assert_eq!(problem(left, right), Err(expected.to_owned()));
+    }
 }
 
 /// An update for each batch.

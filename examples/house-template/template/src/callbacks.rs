@@ -9,10 +9,14 @@ use crate::{cli::Args, dataset::Batch, distribute::Callbacks, report::Report};
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     // TODO(callbacks.schedule): Do something after certain steps or epochs.
     //   Now: learning rates and histograms of parameters every 50 steps, too.
-    //   Note: `.every_steps(100, |progress, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
-    //         as often as you like; `globals::strategy()?.run_on_all` reaches the replicas.
+    //   Note: `.every_steps(100, |context, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
+    //         as often as you like; `context` has progress, losses, metrics and the validation, and
+    //         `context.stop("why")` ends training; `globals::strategy()?.run_on_all` reaches the
+    //         replicas.
     //   Shapes: none.
-    Callbacks::<Report>::new().every_steps(50, |progress, report| report.parameters(progress.step))
+    Callbacks::<Report>::new().every_steps(50, |context, report| {
+        report.parameters(context.progress.step)
+    })
 }
 
 // TODO(callbacks.hooks): Change what goes into a step.

@@ -29,6 +29,9 @@ use training::{Numbers, Training};
 /// The exit status where a check failed.
 const FAILED: u8 = 1;
 
+/// The exit status of a training that SIGTERM has stopped: 128 + the signal.
+const STOPPED: i32 = 143;
+
 /// What `kiln check --help` says it does.
 pub(crate) const WHAT: &str = "\
 Checks that a project builds, keeps its contracts, trains and resumes.
@@ -255,8 +258,9 @@ impl<'a> Checks<'a> {
         } else {
             running.ask_to_end();
             let ended = wait(&mut running)?;
+            let stopped = matches!(&ended, Ended::Exited(status) if status.code() == Some(STOPPED));
             // Where programs cannot be asked, it was killed.
-            if cfg!(unix) {
+            if cfg!(unix) && !stopped {
                 self.expect_end(ended, log, logs::of_program)?;
             }
         }

@@ -5,7 +5,8 @@ use super::Metric;
 
 /// The area under the receiver operating characteristic of a binary classifier: how often an
 /// example of class 1 scores higher than one of class 0, ties counting half. Exact, as all scores
-/// are kept; 16 bytes an example.
+/// are kept; 16 bytes an example. A score that is NaN or infinite ranks wrong: below all others for
+/// an example of class 1, and above all for one of class 0.
 ///
 /// Source: `sklearn.metrics.roc_auc_score`. With examples of one class only it is not defined, and
 /// there is no result.
@@ -29,8 +30,7 @@ impl AreaUnderRoc {
     /// Shapes: scores `[batch]`, higher for class 1; labels `[batch]`, 0 or 1.
     ///
     /// # Errors
-    /// A label is neither, a score is not a number, or there are more of one than of the other;
-    /// nothing is counted then.
+    /// A label is neither, or there are more scores than labels or fewer; nothing is counted then.
     pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
         let ([scores_len], [labels_len]) = (scores.dims(), labels.dims());
         ensure!(
@@ -41,17 +41,16 @@ impl AreaUnderRoc {
         let (scores, labels) = (scores.clone().into_data(), labels.clone().into_data());
         let pairs: Vec<_> = scores.iter::<f64>().zip(labels.iter::<i64>()).collect();
         // All are checked before any is counted.
-        for (score, label) in &pairs {
+        for (_, label) in &pairs {
             ensure!(
-                (0..=1).contains(label) && !score.is_nan(),
-                "`{}` got the score {score} for the label {label}: labels are 0 or 1, and scores \
-                 numbers",
+                (0..=1).contains(label),
+                "`{}` got the label {label}, and labels are 0 or 1",
                 self.name
             );
         }
         let flat = pairs
             .into_iter()
-            .flat_map(|(score, label)| [score, label as f64]);
+            .flat_map(|(score, label)| [ranked(score, label), label as f64]);
         self.pairs.extend(flat);
         Ok(())
     }
@@ -73,6 +72,15 @@ impl AreaUnderRoc {
             positives += of_ones;
         }
         (negatives > 0.0 && positives > 0.0).then(|| ordered / (negatives * positives))
+    }
+}
+
+/// The score, or where it is not finite the one that is most wrong for the label.
+fn ranked(score: f64, label: i64) -> f64 {
+    match label {
+        _ if score.is_finite() => score,
+        1 => f64::NEG_INFINITY,
+        _ => f64::INFINITY,
     }
 }
 
@@ -110,5 +118,39 @@ impl Metric for AreaUnderRoc {
 
     fn reset(&mut self) {
         self.pairs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn counted(examples: &[(f32, i32)]) -> AreaUnderRoc {
+        let (scores, labels): (Vec<_>, Vec<_>) = examples.iter().copied().unzip();
+        let device = Device::flex();
+        let scores = Tensor::from_floats(&scores[..], &device);
+        let mut area = AreaUnderRoc::new("auc");
+        let labels = Tensor::from_ints(&labels[..], &device);
+        area.update(&scores, &labels).unwrap();
+        area
+    }
+
+    #[test]
+    fn a_score_that_is_not_finite_never_helps() {
+        for broken in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let of_one = [(0.1, 0), (0.2, 0), (0.9, 1), (broken, 1)];
+            assert_eq!(counted(&of_one).result(), Some(0.5), "{broken} of class 1");
+            let of_zero = [(0.1, 0), (broken, 0), (0.8, 1), (0.9, 1)];
+            assert_eq!(counted(&of_zero).result(), Some(0.5), "{broken} of class 0");
+            let of_both = [(broken, 0), (0.1, 0), (0.9, 1), (broken, 1)];
+            let whole = counted(&of_both);
+            assert_eq!(whole.result(), Some(0.25), "{broken} of both");
+            let mut merged = counted(&of_both[..1]);
+            merged.add_state(&counted(&of_both[1..]).state()).unwrap();
+            assert_eq!(merged, whole, "merged of two replicas");
+            assert_eq!(whole.count(), 4);
+        }
     }
 }

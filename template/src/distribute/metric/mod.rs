@@ -40,7 +40,8 @@ pub trait Metric: Send + 'static {
     fn reset(&mut self);
 }
 
-/// The mean of one value an example, kept as total and count.
+/// The mean of one value an example, kept as total and count. A value that is NaN or infinite makes
+/// the mean so, over all replicas and until it is reset, and such a checkpoint is never the best.
 ///
 /// Source: `tf.keras.metrics.Mean`.
 #[derive(Clone, Debug)]
@@ -199,8 +200,133 @@ pub fn merge_metric_states(
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Int;
+
     use super::*;
     use crate::distribute::visible_devices;
+
+    /// Predictions of a model that diverged.
+    const BROKEN: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+
+    /// The labels of four examples.
+    const LABELS: [i32; 4] = [0, 1, 0, 1];
+
+    /// Predictions `[4, 2]`: `value` for the first `broken` examples, and right for the others.
+    fn predictions(broken: usize, value: f32, device: &Device) -> Tensor<2> {
+        let one_hot = Tensor::<2>::from_floats([[1.0, 0.0], [0.0, 1.0]], device);
+        let labels = Tensor::<1, Int>::from_ints(LABELS, device);
+        let is_broken = Tensor::<1, Int>::arange(0..4, device).lower_elem(broken as i64);
+        let is_broken = is_broken.unsqueeze_dim::<2>(1).expand([4, 2]);
+        one_hot.select(0, labels).mask_fill(is_broken, value)
+    }
+
+    /// Each metric by name, with its value for all four examples.
+    fn every_metric(predictions: &Tensor<2>) -> Vec<(String, f64)> {
+        let device = predictions.device();
+        let labels = Tensor::<1, Int>::from_ints(LABELS, &device);
+        let targets = self::predictions(0, 0.0, &device);
+        let means = [
+            (
+                "accuracy",
+                sparse_categorical_accuracy(predictions, &labels),
+            ),
+            (
+                "top_1",
+                sparse_top_k_categorical_accuracy(predictions, &labels, 1),
+            ),
+            (
+                "top_2",
+                sparse_top_k_categorical_accuracy(predictions, &labels, 2),
+            ),
+            (
+                "absolute",
+                mean_absolute_error(predictions, &targets).unwrap(),
+            ),
+            (
+                "squared",
+                mean_squared_error(predictions, &targets).unwrap(),
+            ),
+            ("mean", predictions.clone().narrow(1, 0, 1).squeeze_dim(1)),
+        ];
+        let means = means.map(|(name, values)| {
+            let mut mean = Mean::new(name);
+            mean.update(&values);
+            mean
+        });
+        let mut confusion = ConfusionMatrix::new("confusion", 2);
+        confusion.update(predictions, &labels).unwrap();
+        let mut area = AreaUnderRoc::new("auc");
+        let scores = predictions.clone().narrow(1, 1, 1).squeeze_dim(1);
+        area.update(&scores, &labels).unwrap();
+        let all = means.iter().map(|mean| mean as &dyn Metric);
+        let all = all.chain([&confusion as &dyn Metric, &area]);
+        all.flat_map(|metric| {
+            assert_eq!(metric.count(), 4, "{}", metric.name());
+            metric.results()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn no_metric_counts_what_is_not_finite_as_right() {
+        // With no example broken, the first one, and all; nothing stands for what is not finite.
+        let expected = [
+            ("accuracy", 1.0, Some(0.75), Some(0.0)),
+            ("top_1", 1.0, Some(0.75), Some(0.0)),
+            ("top_2", 1.0, Some(0.75), Some(0.0)),
+            ("absolute", 0.0, None, None),
+            ("squared", 0.0, None, None),
+            ("mean", 0.5, None, None),
+            ("confusion_precision", 1.0, Some(1.0), Some(0.0)),
+            ("confusion_recall", 1.0, Some(0.75), Some(0.0)),
+            (
+                "confusion_f1",
+                1.0,
+                Some((2.0 / 3.0 + 1.0) / 2.0),
+                Some(0.0),
+            ),
+            ("auc", 1.0, Some(0.5), Some(0.0)),
+        ];
+        for device in visible_devices() {
+            for value in BROKEN {
+                let values =
+                    [0, 1, 4].map(|broken| every_metric(&predictions(broken, value, &device)));
+                assert_eq!(values[0].len(), expected.len());
+                for (index, (name, right, one, all)) in expected.into_iter().enumerate() {
+                    for (values, expected) in values.iter().zip([Some(right), one, all]) {
+                        let (of, result) = &values[index];
+                        assert_eq!(of, name);
+                        let result = result.is_finite().then_some(*result);
+                        assert_eq!(result, expected, "`{name}` of {value}: {values:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mean_stays_what_a_value_that_is_not_finite_made_it() {
+        for (device, value) in visible_devices()
+            .iter()
+            .flat_map(|device| BROKEN.map(|value| (device, value)))
+        {
+            let counted = |values: &[f32]| {
+                let mut mean = Mean::new("loss");
+                for value in values {
+                    mean.update(&Tensor::from_floats([*value], device));
+                }
+                mean
+            };
+            let mut mean = counted(&[1.0, value, 2.0]);
+            assert!(!mean.result().is_finite(), "{value} before 2");
+            mean.add_state(&counted(&[3.0]).state()).unwrap();
+            assert!(!mean.result().is_finite(), "{value} in a merge");
+            let mut other = counted(&[3.0]);
+            other.add_state(&mean.state()).unwrap();
+            assert!(!other.result().is_finite(), "{value} of another replica");
+            assert_eq!(other.count(), 5);
+        }
+    }
 
     #[test]
     fn values_may_wait_until_they_are_asked_for() {

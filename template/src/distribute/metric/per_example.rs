@@ -1,22 +1,43 @@
 //! Values of each example, to be given to a [`Mean`](super::Mean).
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Bool, Int, Tensor};
 
 use crate::distribute::Reduction;
 
-/// 1 where the largest logit is the label's, else 0.
+/// 1 where the largest logit is the label's, else 0; the first of equal logits counts as the
+/// largest. An example is wrong if one of its logits is NaN or the largest is infinite; classes
+/// may be masked with `-inf`.
 ///
 /// Shapes: logits `[batch, classes]`, labels `[batch]` in; `[batch]` out.
 ///
 /// Source: `tf.keras.metrics.sparse_categorical_accuracy`.
 pub fn sparse_categorical_accuracy(logits: &Tensor<2>, labels: &Tensor<1, Int>) -> Tensor<1> {
-    let predicted = logits.clone().argmax(1).squeeze_dim(1); // [batch]
-    predicted.equal(labels.clone()).float()
+    let (predicted, is_invalid) = predicted_classes(logits); // [batch] each
+    let correct = predicted.equal(labels.clone()).float(); // [batch]
+    correct.mask_fill(is_invalid, 0.0)
+}
+
+/// The class of the largest logit of each example, and whether that is no valid prediction: one of
+/// the logits is NaN, or the largest is infinite. Nothing is read from the device.
+///
+/// Shapes: logits `[batch, classes]` in; `[batch]` twice out.
+pub(super) fn predicted_classes(logits: &Tensor<2>) -> (Tensor<1, Int>, Tensor<1, Bool>) {
+    let (largest, predicted) = nan_as_infinity(logits).max_dim_with_indices(1); // [batch, 1] each
+    (predicted.squeeze_dim(1), largest.is_inf().squeeze_dim(1))
+}
+
+/// The logits without what was recorded for gradients, and with infinity for NaN, which backends
+/// compare and sort differently.
+fn nan_as_infinity(logits: &Tensor<2>) -> Tensor<2> {
+    let logits = logits.clone().detach(); // [batch, classes]
+    let is_nan = logits.clone().is_nan(); // [batch, classes]
+    logits.mask_fill(is_nan, f32::INFINITY)
 }
 
 /// 1 where the label's logit is among the `k` largest, else 0. Logits that are equal to it count
-/// in its favour, as Keras has it; one that is not a number is never among them.
+/// in its favour, as Keras has it. An example whose label has a logit that is NaN or infinite is
+/// wrong for each `k`; NaN of other classes counts as larger.
 ///
 /// Shapes: logits `[batch, classes]`, labels `[batch]` in; `[batch]` out.
 ///
@@ -26,14 +47,16 @@ pub fn sparse_top_k_categorical_accuracy(
     labels: &Tensor<1, Int>,
     k: usize,
 ) -> Tensor<1> {
+    let logits = nan_as_infinity(logits); // [batch, classes]
     let of_label = logits.clone().gather(1, labels.clone().unsqueeze_dim(1)); // [batch, 1]
-    // Not `greater`, which is false for what is not a number.
-    let larger = logits.clone().lower_equal(of_label).bool_not(); // [batch, classes]
-    let rank = larger.int().sum_dim(1); // [batch, 1]
-    rank.lower_elem(k as i64).float().squeeze_dim(1)
+    let is_invalid = of_label.clone().is_inf(); // [batch, 1]
+    let rank = logits.greater(of_label).int().sum_dim(1); // [batch, 1]
+    let correct = rank.lower_elem(k as i64).float(); // [batch, 1]
+    correct.mask_fill(is_invalid, 0.0).squeeze_dim(1)
 }
 
-/// The mean of the absolute differences, over all but the batch dimension.
+/// The mean of the absolute differences, over all but the batch dimension; not finite where one of
+/// the example's predictions is not.
 ///
 /// Shapes: `[batch, ..]` twice in; `[batch]` out.
 ///
@@ -49,7 +72,8 @@ pub fn mean_absolute_error<const D: usize>(
     Ok(Reduction::None.apply((predictions.clone() - targets.clone()).abs()))
 }
 
-/// The mean of the squared differences, over all but the batch dimension.
+/// The mean of the squared differences, over all but the batch dimension; not finite where one of
+/// the example's predictions is not.
 ///
 /// Shapes: `[batch, ..]` twice in; `[batch]` out.
 ///
@@ -80,26 +104,66 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::distribute::visible_devices;
+
+    const NAN: f32 = f32::NAN;
+    const INFINITY: f32 = f32::INFINITY;
 
     fn values(tensor: Tensor<1>) -> Vec<f32> {
         tensor.into_data().iter::<f32>().collect()
     }
 
     #[test]
-    fn ties_count_for_the_label_and_what_is_no_number_never_does() {
-        let device = Device::flex();
+    fn ties_count_for_the_label_in_the_top_and_what_is_not_finite_never_does() {
         let logits = [
             [1.0, 1.0, 0.0],
             [0.0, 2.0, 1.0],
-            [f32::NAN; 3],
-            [f32::NAN, 1.0, 0.0],
+            [NAN; 3],
+            [NAN, 1.0, 0.0],
+            [INFINITY, 1.0, 0.0],
+            [-INFINITY, 1.0, 0.0],
+            [-INFINITY, 1.0, 0.0],
         ];
-        let logits = Tensor::<2>::from_floats(logits, &device);
-        let labels = Tensor::<1, Int>::from_ints([1, 0, 0, 1], &device);
-        let top = |k| values(sparse_top_k_categorical_accuracy(&logits, &labels, k));
-        assert_eq!(top(1), [1.0, 0.0, 0.0, 0.0]);
-        assert_eq!(top(2), [1.0, 0.0, 0.0, 1.0]);
-        assert_eq!(top(3), [1.0, 1.0, 0.0, 1.0]);
+        for device in visible_devices() {
+            let logits = Tensor::<2>::from_floats(logits, &device);
+            let labels = Tensor::<1, Int>::from_ints([1, 0, 0, 1, 0, 0, 1], &device);
+            let top = |k| values(sparse_top_k_categorical_accuracy(&logits, &labels, k));
+            assert_eq!(top(1), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+            assert_eq!(top(2), [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+            assert_eq!(top(3), [1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+            assert_eq!(top(4), [1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+        }
+    }
+
+    #[test]
+    fn an_accuracy_needs_a_largest_logit_that_is_finite_and_no_nan_beside_it() {
+        let rows = [
+            ([1.0, 1.0, 0.0], 0, 1.0),
+            ([1.0, 1.0, 0.0], 1, 0.0),
+            ([-INFINITY, 1.0, -INFINITY], 1, 1.0),
+            ([NAN, 1.0, 0.0], 1, 0.0),
+            ([2.0, 1.0, NAN], 0, 0.0),
+            ([2.0, 1.0, -NAN], 0, 0.0),
+            ([INFINITY, 1.0, 0.0], 0, 0.0),
+            ([INFINITY, 1.0, 0.0], 1, 0.0),
+            ([NAN; 3], 0, 0.0),
+            ([INFINITY; 3], 0, 0.0),
+            ([-INFINITY; 3], 0, 0.0),
+        ];
+        // Rows of 3 and of 35 classes: the CPU finds the largest of many with other instructions.
+        let devices = visible_devices();
+        for (device, masked) in devices
+            .iter()
+            .flat_map(|device| [(device, 0), (device, 32)])
+        {
+            for (logits, label, expected) in rows {
+                let row = [&logits[..], &vec![-INFINITY; masked]].concat();
+                let logits = Tensor::<1>::from_floats(&row[..], device).unsqueeze_dim(0);
+                let labels = Tensor::<1, Int>::from_ints([label], device);
+                let correct = values(sparse_categorical_accuracy(&logits, &labels));
+                assert_eq!(correct, [expected], "{row:?} with the label {label}");
+            }
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
 use anyhow::{Context, Result, bail};
 
+use crate::checkpoint::interrupt::Stop;
+
 /// What a replica asks of the parameter server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// The number of an update that nobody computes yet.
     Claim,
-    /// To let no more updates be claimed.
-    Stop,
+    /// To let no more updates be claimed, for this reason.
+    Stop(Stop),
     /// The current parameters, and a ticket.
     Pull { replica: usize },
     /// An update with these gradients.
@@ -23,9 +25,9 @@ pub enum Answer {
     /// The update that was claimed.
     Update(usize),
     /// Training stops after this many updates since the last join.
-    Stop { after: usize },
-    /// The values of all parameters.
-    Parameters(Vec<f32>),
+    Stop { after: usize, reason: Stop },
+    /// The number of updates so far, and the values of all parameters after them.
+    Parameters { step: usize, values: Vec<f32> },
     /// The server failed.
     Failed(String),
 }
@@ -34,7 +36,7 @@ impl Request {
     pub fn into_bytes(self) -> Vec<u8> {
         match self {
             Request::Claim => bytes(0, 0, &[]),
-            Request::Stop => bytes(1, 0, &[]),
+            Request::Stop(reason) => bytes(1, reason.code(), &[]),
             Request::Pull { replica } => bytes(2, replica, &[]),
             Request::Push { replica, gradients } => bytes(3, replica, &gradients),
             Request::Release { replica } => bytes(4, replica, &[]),
@@ -48,7 +50,7 @@ impl Request {
         let (kind, number, rest) = parts(bytes)?;
         Ok(match kind {
             0 => Request::Claim,
-            1 => Request::Stop,
+            1 => Request::Stop(stop(number)?),
             2 => Request::Pull { replica: number },
             3 => Request::Push {
                 replica: number,
@@ -65,8 +67,12 @@ impl Answer {
     pub fn into_bytes(self) -> Vec<u8> {
         match self {
             Answer::Update(number) => bytes(0, number, &[]),
-            Answer::Stop { after } => bytes(1, after, &[]),
-            Answer::Parameters(values) => bytes(2, 0, &values),
+            Answer::Stop { after, reason } => {
+                let mut bytes = bytes(1, after, &[]);
+                bytes.extend_from_slice(&(reason.code() as u64).to_le_bytes());
+                bytes
+            }
+            Answer::Parameters { step, values } => bytes(2, step, &values),
             Answer::Failed(reason) => {
                 let mut bytes = bytes(3, 0, &[]);
                 bytes.extend_from_slice(reason.as_bytes());
@@ -81,8 +87,17 @@ impl Answer {
         let (kind, number, rest) = parts(bytes)?;
         Ok(match kind {
             0 => Answer::Update(number),
-            1 => Answer::Stop { after: number },
-            2 => Answer::Parameters(floats(rest)),
+            1 => {
+                let reason = rest.first_chunk().context("a short message")?;
+                Answer::Stop {
+                    after: number,
+                    reason: stop(u64::from_le_bytes(*reason) as usize)?,
+                }
+            }
+            2 => Answer::Parameters {
+                step: number,
+                values: floats(rest),
+            },
             3 => Answer::Failed(String::from_utf8_lossy(rest).into_owned()),
             _ => bail!("an answer of the parameter server has the unknown kind {kind}"),
         })
@@ -104,6 +119,11 @@ fn parts(bytes: &[u8]) -> Result<(u8, usize, &[u8])> {
     Ok((*kind, u64::from_le_bytes(*number) as usize, rest))
 }
 
+fn stop(code: usize) -> Result<Stop> {
+    let stop = Stop::ALL.get(code).copied();
+    stop.with_context(|| format!("a request to stop has the unknown code {code}"))
+}
+
 fn floats(bytes: &[u8]) -> Vec<f32> {
     let words = bytes.as_chunks().0.iter();
     words.map(|word| f32::from_le_bytes(*word)).collect()
@@ -118,7 +138,7 @@ mod tests {
         let gradients = vec![1.5, -0.0, f32::MIN_POSITIVE];
         for request in [
             Request::Claim,
-            Request::Stop,
+            Request::Stop(Stop::Callback),
             Request::Pull { replica: 7 },
             Request::Push {
                 replica: 3,
@@ -132,8 +152,14 @@ mod tests {
         }
         for answer in [
             Answer::Update(1 << 40),
-            Answer::Stop { after: 5 },
-            Answer::Parameters(gradients),
+            Answer::Stop {
+                after: 5,
+                reason: Stop::ALL[1],
+            },
+            Answer::Parameters {
+                step: 9,
+                values: gradients,
+            },
             Answer::Failed("no".to_owned()),
         ] {
             let bytes = answer.clone().into_bytes();
@@ -141,5 +167,6 @@ mod tests {
         }
         assert!(Request::from_bytes(&[9, 0, 0]).is_err());
         assert!(Request::from_bytes(&bytes(9, 0, &[])).is_err());
+        assert!(Request::from_bytes(&bytes(1, 99, &[])).is_err());
     }
 }

@@ -27,7 +27,11 @@ use super::{
     CrossDevice, FlatGradients, MultiWorkerMirroredStrategy, PerReplica, ReplicaContext,
     ReplicaState, ReplicaThreads, Strategy, Workers, load_parameters,
 };
-use crate::{data::Shard, globals};
+use crate::{
+    checkpoint::interrupt::Stop,
+    data::Shard,
+    globals::{self, LastUpdate},
+};
 
 pub use server::Update;
 
@@ -67,7 +71,7 @@ struct Flight {
     scheduled: usize,
     /// The next update that this process computes.
     claimed: Option<usize>,
-    stop_after: Option<usize>,
+    stop_after: Option<(usize, Stop)>,
     free: VecDeque<usize>,
     /// Who computes the batches of an update that is not complete yet.
     open: Option<usize>,
@@ -180,25 +184,34 @@ impl ParameterServerStrategy {
         Ok(outputs.map(|output| *output).collect())
     }
 
-    /// Whether training stops before the next update, as this process or another one has asked.
+    /// Why training stops before the next update, if this process or another one has asked for it.
     ///
     /// # Errors
     /// As `schedule`.
-    pub(super) fn stops(&self, this_one_asks: bool) -> Result<bool> {
+    pub(super) fn stops(&self, this_one: Option<Stop>) -> Result<Option<Stop>> {
         let flight = &mut *self.lock();
-        if this_one_asks {
-            self.note(flight, self.server.ask(Request::Stop)?)?;
+        if let Some(reason) = this_one {
+            self.note(flight, self.server.ask(Request::Stop(reason))?)?;
         }
         // Where the next update is claimed by any process, training goes on at least until then.
         self.claim(flight)?;
-        Ok(flight
-            .stop_after
-            .is_some_and(|after| flight.scheduled >= after))
+        let stop = flight.stop_after;
+        let is_due = stop.filter(|(after, _)| flight.scheduled >= *after);
+        Ok(is_due.map(|(_, reason)| reason))
     }
 
     /// Whether batches were scheduled since the last join.
     pub(super) fn is_running(&self) -> bool {
         self.lock().running
+    }
+
+    /// The last update of the server; nothing is known of one in another process.
+    ///
+    /// # Errors
+    /// The server failed.
+    pub(super) fn last_update(&self) -> Result<LastUpdate> {
+        let server = self.server.local.as_ref();
+        server.map_or_else(|| Ok(LastUpdate::default()), |server| server.last_update())
     }
 
     /// The replica for the next batch; `None` where another process computes it.
@@ -228,8 +241,8 @@ impl ParameterServerStrategy {
     fn note(&self, flight: &mut Flight, answer: Answer) -> Result<()> {
         match answer {
             Answer::Update(number) => flight.claimed = Some(number),
-            Answer::Stop { after } => flight.stop_after = Some(after),
-            Answer::Parameters(_) => bail!("the parameter server answers what was not asked"),
+            Answer::Stop { after, reason } => flight.stop_after = Some((after, reason)),
+            Answer::Parameters { .. } => bail!("the parameter server answers what was not asked"),
             Answer::Failed(reason) => bail!("{reason}"),
         }
         Ok(())
@@ -449,10 +462,13 @@ impl ParameterServer {
             return Ok(());
         }
         match self.ask(Request::Pull { replica })? {
-            Answer::Parameters(values) => globals::update_trainable(|mut trainable| {
-                trainable.model = load_parameters(trainable.model, &values)?;
-                Ok(trainable)
-            }),
+            Answer::Parameters { step, values } => {
+                globals::set_step(step);
+                globals::update_trainable(|mut trainable| {
+                    trainable.model = load_parameters(trainable.model, &values)?;
+                    Ok(trainable)
+                })
+            }
             Answer::Failed(reason) => bail!("{reason}"),
             _ => bail!("the parameter server answers what was not asked"),
         }
@@ -551,6 +567,10 @@ mod tests {
             };
             let (strategy, outputs) = epoch("4", step).unwrap();
             assert!(outputs.len() < 10, "some are still computed");
+            let running = strategy.last_update().unwrap();
+            assert!(strategy.parameter_server().unwrap().is_running());
+            assert!(running.gradient_norm.is_some_and(|norm| norm > 0.0));
+            assert!(running.learning_rates.iter().any(|(_, rate)| *rate > 0.0));
             let states = strategy.run_on_all(|_| {
                 let hash = globals::with_model(hash_parameters)?;
                 Ok((globals::step(), hash))
@@ -558,6 +578,26 @@ mod tests {
             let states: Vec<_> = states.unwrap().into_iter().collect();
             assert_eq!(states[0].0, 10, "updates");
             assert_eq!(states[0], states[1]);
+        });
+    }
+
+    #[test]
+    fn a_replica_knows_the_updates_that_its_parameters_have() {
+        on_own_thread(|| {
+            let step = |shard: Shard<Example>| {
+                let pulled = globals::step();
+                let batch = shard.load()?.context("a batch")?;
+                apply_gradients(train_step(batch)?.1)?;
+                Ok(pulled)
+            };
+            // Without staleness, each pull follows the update of the one before. Of the last two batches,
+            // which may still be computed, nothing is returned.
+            let (_strategy, mut steps) = epoch("0", step).unwrap();
+            steps.sort_unstable();
+            let last = *steps.last().unwrap();
+            assert!((6..10).contains(&last), "{steps:?}");
+            let distinct = steps.windows(2).all(|pair| pair[0] < pair[1]);
+            assert!(distinct, "{steps:?}");
         });
     }
 

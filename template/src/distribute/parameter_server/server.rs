@@ -12,10 +12,11 @@ use super::{
     tickets::Tickets,
 };
 use crate::{
+    checkpoint::interrupt::Stop,
     distribute::{
         FlatGradients, Part, ReplicaState, ReplicaThreads, Role, SharedMemory, parameters,
     },
-    globals::{self, TrainingState},
+    globals::{self, LastUpdate, TrainingState},
 };
 
 /// Where an answer goes.
@@ -36,7 +37,7 @@ struct State {
     tickets: Tickets,
     /// Updates that replicas have claimed since the last join.
     claimed: usize,
-    stop_after: Option<usize>,
+    stop_after: Option<(usize, Stop)>,
     /// Those who wait for a ticket.
     waiting: VecDeque<(usize, Reply)>,
     /// Processes that have come to the next join.
@@ -110,6 +111,18 @@ impl Server {
         }
     }
 
+    /// The last update, after all requests so far.
+    ///
+    /// # Errors
+    /// An update failed.
+    pub fn last_update(&self) -> Result<LastUpdate> {
+        let update = self.thread.run_on_first(|_| globals::last_update());
+        match &self.lock().failure {
+            Some(failure) => bail!("{failure}"),
+            None => update,
+        }
+    }
+
     /// The number of processes that have come to the next join.
     pub fn done(&self) -> usize {
         self.lock().done
@@ -137,16 +150,16 @@ impl Server {
                 reply(Answer::Failed(failure.clone()));
             }
             (Request::Claim, None) => reply(match state.stop_after {
-                Some(after) => Answer::Stop { after },
+                Some((after, reason)) => Answer::Stop { after, reason },
                 None => {
                     state.claimed += 1;
                     Answer::Update(state.claimed - 1)
                 }
             }),
-            (Request::Stop, _) => {
+            (Request::Stop(reason), _) => {
                 let after = state.claimed;
-                let after = *state.stop_after.get_or_insert(after);
-                reply(Answer::Stop { after });
+                let (after, reason) = *state.stop_after.get_or_insert((after, reason));
+                reply(Answer::Stop { after, reason });
             }
             (Request::Pull { replica }, None) => {
                 state.waiting.push_back((replica, reply));
@@ -198,7 +211,10 @@ impl Server {
             };
             let answer = match &answer {
                 Some(answer) => answer,
-                None => answer.insert(Answer::Parameters(parameters(&globals::model()?))),
+                None => answer.insert(Answer::Parameters {
+                    step: globals::step(),
+                    values: parameters(&globals::model()?),
+                }),
             };
             if let Some((_, reply)) = reply {
                 reply(answer.clone());

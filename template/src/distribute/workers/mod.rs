@@ -16,12 +16,15 @@ use std::{
 use anyhow::{Result, bail};
 
 use self::environment::Launcher;
+use crate::checkpoint::interrupt;
 
 pub use environment::{ensure_started_alone, install_hint};
 
-/// Ends this process, whatever its other threads do. `std::process::exit` waits where another thread is
-/// on its way out and does not get there, such as one that waits for lost workers.
+/// Ends this process, whatever its other threads do beside writing a checkpoint. `std::process::exit`
+/// waits where another thread is on its way out and does not get there, such as one that waits for lost
+/// workers.
 pub fn exit_at_once(status: i32) -> ! {
+    interrupt::wait_for_write();
     #[cfg(unix)]
     signal_hook::low_level::exit(status);
     #[cfg(not(unix))]

@@ -15,6 +15,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::report::terminal;
+
 /// Between two words of a process.
 const BEAT: Duration = Duration::from_millis(500);
 
@@ -418,10 +420,10 @@ impl Shared {
         }
         if !failure.told {
             let name = self.name(self.worker);
-            eprintln!(
+            terminal::warn(format_args!(
                 "error: {name}: stopped at step {}: {}",
                 own.step, failure.reason
-            );
+            ));
         }
         #[cfg(not(test))]
         super::exit_at_once(1);
@@ -442,7 +444,7 @@ impl Shared {
         if let Some(failure) = self.failure.get()
             && !failure.told
         {
-            eprintln!("error: {}", failure.reason);
+            terminal::warn(format_args!("error: {}", failure.reason));
         }
         #[cfg(not(test))]
         super::exit_at_once(1);

@@ -1,0 +1,144 @@
+//! What trainings leave in their output folders.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// The log of the trainings that wrote into `runs`: an object a split and epoch.
+///
+/// # Panics
+/// There is none.
+pub fn log(runs: &Path) -> Vec<Value> {
+    log_of(&runs.join("metrics.jsonl"))
+}
+
+/// The same, of a file by any name.
+///
+/// # Panics
+/// There is none.
+pub fn log_of(file: &Path) -> Vec<Value> {
+    let log = fs::read_to_string(file).expect("a log");
+    let line = |line: &str| serde_json::from_str(line).expect("JSON");
+    log.lines().map(line).collect()
+}
+
+/// As [`log`], without what differs between equal trainings.
+///
+/// # Panics
+/// There is none.
+pub fn log_without_seconds(runs: &Path) -> Vec<Value> {
+    without_seconds(log(runs))
+}
+
+/// Leaves out what differs between equal trainings.
+///
+/// # Panics
+/// A line of the log is no object.
+pub fn without_seconds(mut log: Vec<Value>) -> Vec<Value> {
+    for line in &mut log {
+        let line = line.as_object_mut().expect("an object");
+        line.retain(|name, _| !name.ends_with("seconds"));
+    }
+    log
+}
+
+/// The checkpoints of an output folder by step and finished epoch, which is 0 within one.
+///
+/// # Panics
+/// The folder cannot be read.
+pub fn checkpoints(runs: &Path) -> BTreeMap<(usize, usize), PathBuf> {
+    checkpoints_in(&runs.join("checkpoints"))
+}
+
+/// The same, in the folder of checkpoints by any name.
+///
+/// # Panics
+/// The folder cannot be read.
+pub fn checkpoints_in(folder: &Path) -> BTreeMap<(usize, usize), PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return BTreeMap::new();
+    };
+    let paths = entries.map(|entry| entry.expect("a checkpoint").path());
+    let placed = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.strip_prefix("step-")?;
+        let (step, epoch) = name.split_once("-epoch-").unwrap_or((name, "0"));
+        Some(((step.parse().ok()?, epoch.parse().ok()?), path))
+    };
+    paths.filter_map(placed).collect()
+}
+
+/// The last checkpoint of an output folder.
+///
+/// # Panics
+/// The folder cannot be read.
+pub fn latest(runs: &Path) -> Option<PathBuf> {
+    checkpoints(runs).pop_last().map(|(_, path)| path)
+}
+
+/// The manifest of a checkpoint.
+///
+/// # Panics
+/// There is none.
+pub fn manifest(checkpoint: &Path) -> Value {
+    let text = fs::read_to_string(checkpoint.join("manifest.json"));
+    let text = text.unwrap_or_else(|error| panic!("{}: {error}", checkpoint.display()));
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The manifest of the last checkpoint, without which run wrote it.
+///
+/// # Panics
+/// There is none.
+pub fn latest_state(runs: &Path) -> Value {
+    state(&latest(runs).expect("a checkpoint"))
+}
+
+/// As [`manifest`], without which run wrote it.
+///
+/// # Panics
+/// As `manifest`.
+pub fn state(checkpoint: &Path) -> Value {
+    let mut manifest = manifest(checkpoint);
+    manifest.as_object_mut().expect("an object").remove("run");
+    manifest
+}
+
+/// Checks the hashes of a checkpoint without the code that wrote it.
+///
+/// # Panics
+/// One is wrong.
+#[track_caller]
+pub fn assert_whole(checkpoint: &Path) {
+    let hashes = fs::read_to_string(checkpoint.join("SHA256SUMS"));
+    let hashes = hashes.unwrap_or_else(|error| panic!("{}: {error}", checkpoint.display()));
+    let shown = checkpoint.display();
+    assert!(hashes.lines().count() >= 4, "{shown}: {hashes}");
+    for line in hashes.lines() {
+        let (expected, name) = line.split_once("  ").expect("a hash and a name");
+        let bytes = fs::read(checkpoint.join(name)).expect("a file");
+        assert_eq!(hash(&bytes), expected, "{shown}/{name}");
+    }
+}
+
+/// Replaces a file of a checkpoint, and its hash.
+///
+/// # Panics
+/// There is no such file.
+pub fn replace_file(checkpoint: &Path, name: &str, bytes: &[u8]) {
+    let [file, hashes] = [name, "SHA256SUMS"].map(|name| checkpoint.join(name));
+    let before = hash(&fs::read(&file).expect("a file"));
+    fs::write(&file, bytes).expect("a file");
+    let text = fs::read_to_string(&hashes).expect("hashes");
+    assert!(text.contains(&before), "{name}: {text}");
+    fs::write(hashes, text.replace(&before, &hash(bytes))).expect("hashes");
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
