@@ -246,30 +246,14 @@ impl Checkpoints {
     /// # Errors
     /// None was saved after a validation, or it is damaged.
     pub fn best(&self) -> Result<Checkpoint> {
-        match self.best_path()? {
-            Some(path) => Checkpoint::read(&path),
+        match best_of(&self.manifests()?) {
+            Some(path) => Checkpoint::read(path),
             None => bail!(
                 "no checkpoint in {} was saved after a validation with {:?}",
                 self.folder.display(),
                 BEST.metric
             ),
         }
-    }
-
-    fn best_path(&self) -> Result<Option<PathBuf>> {
-        let mut best: Option<(f64, PathBuf)> = None;
-        for (path, manifest) in self.manifests()? {
-            let Some(value) = manifest.validation.get(BEST.metric).copied() else {
-                continue;
-            };
-            if best
-                .as_ref()
-                .is_none_or(|(best, _)| BEST.is_better(value, *best))
-            {
-                best = Some((value, path));
-            }
-        }
-        Ok(best.map(|(_, path)| path))
     }
 
     /// The checkpoints with their manifests, the oldest first. A damaged one is no candidate for anything.
@@ -291,10 +275,11 @@ impl Checkpoints {
     }
 
     fn prune(&self) -> Result<()> {
-        let best = self.best_path()?;
-        for (path, _) in self.manifests()?.into_iter().rev().skip(self.keep) {
-            if best.as_ref() != Some(&path) {
-                folder::remove(&path)?;
+        let manifests = self.manifests()?;
+        let best = best_of(&manifests);
+        for (path, _) in manifests.iter().rev().skip(self.keep) {
+            if best != Some(path) {
+                folder::remove(path)?;
             }
         }
         Ok(())
@@ -317,6 +302,20 @@ impl Checkpoints {
         }
         Ok(steps)
     }
+}
+
+/// The first of the checkpoints with the best value of `metric::BEST`, if one has any.
+fn best_of(manifests: &[(PathBuf, Manifest)]) -> Option<&PathBuf> {
+    let mut best: Option<(f64, &PathBuf)> = None;
+    for (path, manifest) in manifests {
+        let Some(value) = manifest.validation.get(BEST.metric).copied() else {
+            continue;
+        };
+        if best.is_none_or(|(best, _)| BEST.is_better(value, best)) {
+            best = Some((value, path));
+        }
+    }
+    best.map(|(_, path)| path)
 }
 
 /// The name of the folder for a checkpoint.

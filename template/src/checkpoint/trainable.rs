@@ -10,7 +10,9 @@ use burn::{
 
 use super::folder::{self, Files};
 use crate::{
-    distribute::{ScheduledOptimizer, load_running_statistics, running_statistics},
+    distribute::{
+        ScheduledOptimizer, load_running_statistics, named_parameters, running_statistics,
+    },
     model::{Model, Trainable},
 };
 
@@ -47,41 +49,16 @@ pub fn fingerprint(model: &Model) -> String {
 /// # Errors
 /// One is not; the message names it.
 pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
-    #[derive(Default)]
-    struct Finite {
-        path: Vec<String>,
-        problem: Option<(String, f32)>,
-    }
-
-    impl ModuleVisitor for Finite {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.path.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Others may be constants, such as a mask of minus infinity.
-            if self.problem.is_some() || !param.is_require_grad() {
-                return;
-            }
-            let values = param.val().into_data();
-            let problem = values.iter::<f32>().find(|value| !value.is_finite());
-            self.problem = problem.map(|value| (self.path.join("."), value));
+    // Parameters that do not train may be constants, such as a mask of minus infinity.
+    for (path, values) in named_parameters(model) {
+        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+            bail!(
+                "the parameter `{path}` holds {value}: the training has diverged; go on from an earlier \
+                 checkpoint with a lower --learning-rate"
+            );
         }
     }
-
-    let mut finite = Finite::default();
-    model.visit(&mut finite);
-    match finite.problem {
-        None => Ok(()),
-        Some((path, value)) => bail!(
-            "the parameter `{path}` holds {value}: the training has diverged; go on from an earlier \
-             checkpoint with a lower --learning-rate"
-        ),
-    }
+    Ok(())
 }
 
 /// Adds the state and the learning-rate schedule of every optimizer.
