@@ -20,12 +20,17 @@ pub const BUILD: Duration = Duration::from_secs(2400);
 const PAUSE: Duration = Duration::from_millis(5);
 /// For a program that is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long a launcher of MPI may have no processes, before it has started them or after they have ended.
+const CHILDLESS: Duration = Duration::from_secs(15);
 
 /// A program on its way. It writes into files: what outlives it, such as a worker on a host that is cut
 /// off, would keep a pipe open.
 pub struct Running {
     child: Child,
     command: String,
+    /// Whether it is `mpirun`. That of Open MPI 4.1.4 can wait for itself for ever in `PMIx_server_finalize`
+    /// when its processes have failed and ended, and is then killed.
+    is_launcher: bool,
     stdout: NamedTempFile,
     stderr: NamedTempFile,
 }
@@ -48,6 +53,7 @@ impl Running {
         Running {
             child,
             command: format!("{command:?}"),
+            is_launcher: command.get_program() == "mpirun",
             stdout,
             stderr,
         }
@@ -85,6 +91,7 @@ impl Running {
 
     fn wait(&mut self, limit: Duration, is_so: impl Fn() -> bool) -> First {
         let deadline = Instant::now() + limit;
+        let mut had_children = Instant::now();
         loop {
             if is_so() {
                 return First::IsSo;
@@ -94,6 +101,13 @@ impl Running {
             }
             if Instant::now() > deadline {
                 return First::Neither;
+            }
+            let is_due = had_children.elapsed() > GRACE;
+            if !self.is_launcher || is_due && has_children(self.id()) {
+                had_children = Instant::now();
+            }
+            if had_children.elapsed() > CHILDLESS {
+                return First::Ended(self.kill_at_once());
             }
             thread::sleep(PAUSE);
         }
@@ -182,6 +196,17 @@ pub fn succeeds(command: &mut Command, limit: Duration) -> String {
     text(&output)
 }
 
+/// Whether a process has children, as Linux lists them; elsewhere it counts as having some.
+fn has_children(process: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
+        return true;
+    };
+    let children = threads.map(|thread| fs::read(thread?.path().join("children")));
+    children
+        .into_iter()
+        .any(|children| !matches!(children, Ok(children) if children.is_empty()))
+}
+
 /// The threads of this machine, with what each waits for in the kernel.
 fn processes() -> String {
     let columns = "pid,ppid,tid,stat,etimes,time,wchan:24,args";
@@ -216,6 +241,20 @@ mod tests {
         let running = Running::start(&mut shell(script)).wait_until("a sleep", is_there);
         drop(running);
         assert!(!is_there());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn children_are_seen() {
+        let script = "sleep 77.5 & wait";
+        let is_there = || processes().contains("sleep 77.5\n");
+        let mut running = Running::start(&mut shell(script)).wait_until("a sleep", is_there);
+        assert!(has_children(running.id()));
+        running.kill_at_once();
+        let _ = Command::new("pkill").args(["-f", "sleep 77.5"]).status();
+        let mut alone = Running::start(Command::new("sleep").arg("77.75"));
+        assert!(!has_children(alone.id()));
+        alone.kill_at_once();
     }
 
     #[test]
