@@ -140,7 +140,7 @@ impl Record {
                 .at(&self.place, &self.text, place.unwrap_or(0..0), "this one")
                 .help(match &self.example {
                     Some(_) => format!(
-                        "use the Kiln that made the project: `cargo install kiln --version {}`",
+                        "use the Kiln that made the project: `cargo install burn-kiln --version {}`",
                         self.kiln
                     ),
                     None => "it is a team's own, or that of a Kiln between releases or newer than \

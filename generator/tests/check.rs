@@ -311,26 +311,6 @@ fn a_training_too_fast_to_be_stopped_is_resumed_all_the_same() {
 }
 
 #[test]
-fn two_replicas_need_two_gpus() {
-    let (code, report) = with_fault("one-gpu", &[]);
-    assert_eq!(code, Some(0), "{report:#}");
-    assert_eq!(results(&report)[3], ("two replicas", "skipped"));
-    assert_eq!(results(&report)[4], ("resume", "passed"));
-    let why = problem(&report, "two replicas");
-    assert!(
-        why.contains("--no-default-features --features flex"),
-        "{why}"
-    );
-    let (_place, command) = shared();
-    let text = command.env("FAKE", "one-gpu").output().unwrap().stdout;
-    let text = String::from_utf8(text).unwrap();
-    assert!(
-        text.contains("4 of 5 checks passed, 1 skipped, in "),
-        "{text}"
-    );
-}
-
-#[test]
 fn a_training_that_hangs_is_killed() {
     let started = Instant::now();
     let (code, report) = with_fault("hangs", &["--timeout", "1"]);

@@ -116,8 +116,8 @@ changed src/strategy.rs ([..] -> [..] bytes)
 +++ b/src/strategy.rs
 @@ [..] @@
 ...
--[..]Mirrored[..]
-+[..]OneDevice[..]
+-[..]mirrored[..]
++[..]one-device[..]
 ...
 "#]]
     );

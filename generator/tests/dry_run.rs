@@ -75,7 +75,7 @@ fn says_where_how_much_and_that_nothing_was_written() {
     snapbox::assert_data_eq!(
         text,
         str![[r#"
-x/y: [..] files, [..] KB, and a git repository
+x/y: [..] files, [..] MB, and a git repository
 
   .gitattributes                    135 B
 ...

@@ -27,12 +27,12 @@ const ANSWERS: &[(&str, usize)] = &[
     ("dataset.picture", 3),
     ("dataset.source", 5),
     ("dataset.split", 2),
-    ("train.step", 3),
-    ("train.gradients", 3),
+    ("train.step", 1),
+    ("train.gradients", 4),
     ("callbacks.schedule", 3),
     ("callbacks.hooks", 3),
-    ("validation.step", 2),
-    ("test.step", 2),
+    ("validation.step", 1),
+    ("test.step", 1),
     ("infer.inputs", 3),
     ("infer.predict", 3),
 ];
@@ -140,7 +140,7 @@ Guarded by:
     - fails with: the loss of an example depends on the others in its batch: {few:?} and {many:?}
 Run just these: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
 
-The template has, at src/loss.rs:18:
+The template has, at src/loss.rs:15:
 
     /// Creates the loss objects.
     pub fn create_loss_objects() -> LossObjects {

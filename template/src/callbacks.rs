@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
+use kiln_engine::{distribute::Callbacks, report::Report};
 
-use crate::{cli::Args, dataset::Batch, distribute::Callbacks, report::Report};
+use crate::{cli::Args, dataset::Batch};
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {

@@ -5,30 +5,22 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use kiln_engine::{
+    data::{Collate, Dataset, Datasets, Idx, Subset, read_idx},
+    report::picture::{Channels, Picture},
+};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    cli::Args,
-    data::{BatchOptions, Collate, Dataset, DistributedDataset, Idx, Remainder, Subset, read_idx},
-    globals,
-    report::picture::{Channels, Picture},
-};
+use crate::cli::Args;
 
 /// Kinds of images, labelled from 0.
 pub const CLASSES: usize = 10;
 
 /// One example in `VALIDATION_PART` of the training files is for validation.
 const VALIDATION_PART: usize = 10;
-
-/// The datasets, distributed over the replicas.
-pub struct Datasets {
-    pub train: DistributedDataset<Example>,
-    pub validation: DistributedDataset<Example>,
-    pub test: DistributedDataset<Example>,
-}
 
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
@@ -78,44 +70,10 @@ impl Collate for Batch {
 ///
 /// # Errors
 /// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets> {
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     let (train_and_validation, test) = read_examples(args)?;
     let (train, validation) = split(train_and_validation)?;
-    let strategy = globals::strategy()?;
-    let global_batch_size = globals::global_batch_size()?;
-    let remainder = match args.steps_per_epoch {
-        Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
-        None if args.drop_remainder => Remainder::Drop,
-        None => Remainder::Keep,
-    };
-    // Each example of validation and test counts once, so nothing is dropped or changed there.
-    let evaluation = BatchOptions {
-        global_batch_size,
-        seed: args.seed,
-        shuffle: false,
-        remainder: Remainder::Keep,
-        accumulate: 1,
-        prefetch: args.prefetch,
-        training: false,
-        augment: None,
-    };
-    let training = BatchOptions {
-        shuffle: true,
-        remainder,
-        accumulate: args.accumulate,
-        training: true,
-        augment: Some(Arc::new(augment)),
-        ..evaluation.clone()
-    };
-    let distribute = |name, examples, options| {
-        let dataset = strategy.distribute_dataset(examples, options);
-        dataset.with_context(|| format!("cannot batch the {name} split"))
-    };
-    Ok(Datasets {
-        train: distribute("train", train, training)?,
-        validation: distribute("validation", validation, evaluation.clone())?,
-        test: distribute("test", test, evaluation)?,
-    })
+    Datasets::distribute(&args.options, [train, validation, test], augment)
 }
 
 /// Changes a training example at random, anew in every epoch.
@@ -149,7 +107,7 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     //   Now: handwritten digits in IDX files; MNIST and Fashion-MNIST read as they are.
     //   Shapes: an image [height, width] and a label an example.
     let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
-    let folder = args.data_dir.clone().unwrap_or_else(own);
+    let folder = args.options.data_dir.clone().unwrap_or_else(own);
     let train = Images::read(&folder, "train")?;
     let test = Images::read(&folder, "t10k")?;
     Ok((Arc::new(train), Arc::new(test)))

@@ -7,17 +7,21 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor, activation::softmax},
 };
+use kiln_engine::{
+    checkpoint::Checkpoints,
+    data::{Collate, read_idx_file},
+    distribute::visible_devices,
+    options::Infer,
+    report::predictions::predict_files,
+};
 use serde::Serialize;
 
 use crate::{
     callbacks::prepare_inputs,
-    checkpoint::Checkpoints,
-    cli::{Args, Infer},
-    data::{Collate, read_idx_file},
+    cli::Args,
     dataset::{Batch, Example},
-    distribute::visible_devices,
+    globals::Project,
     model::Model,
-    report::predictions::predict_files,
 };
 
 /// Examples that go through the model at once.
@@ -81,7 +85,7 @@ pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
 /// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
 pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     let device = visible_devices().remove(0);
-    let checkpoint = Checkpoints::new(args).find(&options.checkpoint)?;
+    let checkpoint = Checkpoints::new::<Project>(&args.options).find(&options.checkpoint)?;
     let model = checkpoint.load_model(Model::new(&device))?.valid();
     let predict = |examples: &[Example]| predict_examples(&model, examples, &device);
     predict_files(options, BATCH, read_inputs, predict)

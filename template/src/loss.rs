@@ -2,12 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::{Int, Tensor, activation::log_softmax};
+use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
 
-use crate::{
-    dataset::Batch,
-    distribute::{Reduction, compute_average_loss, replica_context},
-    globals,
-};
+use crate::{dataset::Batch, globals};
 
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
 #[derive(Clone, Debug)]

@@ -1,21 +1,25 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use training::{
+use kiln_engine::{
     checkpoint::{Checkpoints, interrupt},
+    distribute::{launch, serve},
+    globals::fail,
+    package,
+    report::{Report, terminal},
+    run_record,
+};
+use training::{
     cli::{Args, Command},
     dataset::create_datasets,
-    distribute::{launch, serve},
-    epochs::train,
-    globals,
+    globals::{self, Project},
     infer::infer,
     loss::create_loss_objects,
     metric::create_metrics,
     model::create_model_and_optimizer,
-    report::{Report, terminal},
-    run_record,
     strategy::create_strategy,
     test::test,
+    train::train,
 };
 
 // Training allocates large tensors at every step, and the system's allocator returns them to the
@@ -24,11 +28,11 @@ use training::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let Err(error) = run(&run_record::parse::<Args>()) else {
+    let Err(error) = run(&run_record::parse::<Args>(package!())) else {
         // Half a training is no success: 128 + the signal that stopped it.
         return interrupt::exit_status().map_or(ExitCode::SUCCESS, ExitCode::from);
     };
-    if let Some(message) = globals::fail(&error) {
+    if let Some(message) = fail(&error) {
         terminal::warn(format_args!("error: {message}"));
     }
     ExitCode::FAILURE
@@ -37,13 +41,13 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     match &args.command {
         Some(Command::Infer(options)) => return infer(args, options),
-        Some(Command::Launch(options)) => return launch(options, &args.hosts),
-        Some(Command::Serve(options)) => return serve(options, args.devices.as_deref()),
+        Some(Command::Launch(options)) => return launch::<Args>(options, &args.options.hosts),
+        Some(Command::Serve(options)) => return serve(options, args.options.devices.as_deref()),
         _ => {}
     }
     // 1. Strategy: the replicas, and the global batch size that follows from their number.
     let strategy = create_strategy(args)?;
-    globals::register_strategy(&strategy, args.batch_size)?;
+    globals::register_strategy(&strategy, args.options.batch_size)?;
     // 2. Loss objects, one set a replica.
     strategy.scope(|_| Ok(create_loss_objects()))?;
     // 3. Metrics, one set a replica, merged when they are read.
@@ -53,13 +57,17 @@ fn run(args: &Args) -> Result<()> {
     strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
     // 5. Datasets, batched by the global batch size and split over the replicas.
     let datasets = create_datasets(args)?;
-    let mut report = Report::new(args)?;
+    let mut report = match &args.command {
+        Some(Command::Test(_)) => Report::of_test(&args.options)?,
+        _ => Report::new(&args.options)?,
+    };
     interrupt::listen();
     // 6. Train, with a validation and a checkpoint after each epoch; or load a checkpoint.
     let trained = match &args.command {
-        Some(Command::Test { checkpoint }) => {
-            let checkpoint = Checkpoints::new(args).find_for_all(checkpoint)?;
-            checkpoint.restore_model()?;
+        Some(Command::Test(test)) => {
+            let checkpoints = Checkpoints::new::<Project>(&args.options);
+            let checkpoint = checkpoints.find_for_all(&test.checkpoint)?;
+            checkpoint.restore_model::<Project>()?;
             Some(checkpoint.manifest.progress)
         }
         _ => train(args, &datasets, &mut report)?,

@@ -2,62 +2,32 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-
-use crate::{
+use kiln_engine::{
     checkpoint::{Best, Goal},
-    dataset::Batch,
-    distribute::{
-        Mean, MergedMetric, Metric, merge_metric_states, metric_results, metric_states,
-        sparse_categorical_accuracy,
-    },
-    globals::{self, Split},
+    distribute::{Mean, Metric, sparse_categorical_accuracy},
 };
 
-/// The metrics of a replica: separate ones for each split.
+use crate::dataset::Batch;
+
+// TODO(metric.set): Choose what is measured beside the loss.
+//   Now: the mean loss, and the accuracy: the share of examples whose largest logit is the label's.
+//   Shapes: losses [batch], predictions [batch, classes], labels [batch] in; one value an example.
+/// The metrics of one split, of which each replica has a set for each of the three.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    pub train: SplitMetrics,
-    pub validation: SplitMetrics,
-    pub test: SplitMetrics,
-}
-
-impl Metrics {
-    pub fn split_mut(&mut self, split: Split) -> &mut SplitMetrics {
-        match split {
-            Split::Train => &mut self.train,
-            Split::Validation => &mut self.validation,
-            Split::Test => &mut self.test,
-        }
-    }
+    pub loss: Mean,
+    pub accuracy: Mean,
 }
 
 /// Creates the metrics.
 pub fn create_metrics() -> Metrics {
     Metrics {
-        train: SplitMetrics::new(),
-        validation: SplitMetrics::new(),
-        test: SplitMetrics::new(),
+        loss: Mean::new("loss"),
+        accuracy: Mean::new("accuracy"),
     }
 }
 
-// TODO(metric.set): Choose what is measured beside the loss.
-//   Now: the mean loss, and the accuracy: the share of examples whose largest logit is the label's.
-//   Shapes: losses [batch], predictions [batch, classes], labels [batch] in; one value an example.
-/// The metrics of one split.
-#[derive(Clone, Debug)]
-pub struct SplitMetrics {
-    pub loss: Mean,
-    pub accuracy: Mean,
-}
-
-impl SplitMetrics {
-    fn new() -> Self {
-        SplitMetrics {
-            loss: Mean::new("loss"),
-            accuracy: Mean::new("accuracy"),
-        }
-    }
-
+impl Metrics {
     /// Counts the examples of a batch.
     ///
     /// # Errors
@@ -73,9 +43,10 @@ impl SplitMetrics {
         self.accuracy.update(&correct);
         Ok(())
     }
+}
 
-    /// All metrics of the split, in the order of reports; the loss is the first.
-    pub fn all(&mut self) -> Vec<&mut dyn Metric> {
+impl kiln_engine::Metrics for Metrics {
+    fn all(&mut self) -> Vec<&mut dyn Metric> {
         vec![&mut self.loss, &mut self.accuracy]
     }
 }
@@ -87,26 +58,3 @@ pub const BEST: Best = Best {
     metric: "accuracy",
     goal: Goal::Highest,
 };
-
-/// Forgets what all replicas counted for `split`.
-pub fn reset_metrics(split: Split) -> Result<()> {
-    globals::strategy()?.run_on_all(move |_| {
-        globals::with_metrics(split, |metrics| {
-            metrics.all().into_iter().for_each(Metric::reset)
-        })
-    })?;
-    Ok(())
-}
-
-/// The metrics of `split` over all replicas.
-pub fn merged_metrics(split: Split) -> Result<Vec<MergedMetric>> {
-    let strategy = globals::strategy()?;
-    let per_replica = strategy.run_on_all(move |_| {
-        globals::with_metrics(split, |metrics| metric_states(&metrics.all()))
-    })?;
-    let states = strategy.gather_metric_states(per_replica)?;
-    let mut merged = SplitMetrics::new();
-    let mut metrics = merged.all();
-    merge_metric_states(&mut metrics, &states)?;
-    Ok(metric_results(&metrics))
-}

@@ -10,14 +10,14 @@ use burn::{
     },
     tensor::{Device, Tensor},
 };
-
-use crate::{
+use kiln_engine::{
+    TrainState,
     adam::AdamConfig,
-    cli::Args,
-    dataset::CLASSES,
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
     layers::{conv2d, gelu},
 };
+
+use crate::{cli::Args, dataset::CLASSES};
 
 // TODO(model.architecture): Replace with the model for your task.
 //   Now: a small convolutional network for grey images of any size, 10 classes.
@@ -93,16 +93,26 @@ pub struct Trainable {
     pub optimizer: ScheduledOptimizer,
 }
 
-impl Trainable {
+impl TrainState for Trainable {
+    type Model = Model;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn with_model(self, model: Model) -> Self {
+        Trainable { model, ..self }
+    }
+
     /// Takes one step down the gradients.
-    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
         let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);
         self
     }
 
     /// All optimizers, by the name of their file in a checkpoint.
-    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
         vec![("optimizer", &mut self.optimizer)]
     }
 }
@@ -112,11 +122,11 @@ impl Trainable {
 /// # Errors
 /// The learning-rate schedule refuses its settings.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
-    device.seed(args.seed);
+    device.seed(args.options.seed);
     let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
     //   Now: Adam with the step size of --learning-rate, the same throughout.
-    //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `nadam::NadamConfig` will
+    //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `kiln_engine::nadam::NadamConfig` will
     //         do, and any schedule of `burn::optim::lr_scheduler`, which advances once an update.
     //   Shapes: those of the parameters.
     let adam = AdamConfig::new().init();

@@ -31,22 +31,11 @@ struct Variant {
     manifest: &'static [(&'static str, &'static str)],
 }
 
-const VARIANTS: [Variant; 8] = [
+const VARIANTS: [Variant; 6] = [
     Variant {
         name: "dev",
         release: false,
         manifest: &[],
-    },
-    Variant {
-        name: "dev, tempfile as a dev-dependency",
-        release: false,
-        manifest: &[
-            ("tempfile = \"3\"\n", ""),
-            (
-                "[profile.dev]\n",
-                "[dev-dependencies]\ntempfile = \"3\"\n\n[profile.dev]\n",
-            ),
-        ],
     },
     Variant {
         name: "dev, macros and build scripts optimised too",
@@ -65,11 +54,6 @@ const VARIANTS: [Variant; 8] = [
         name: "release, not incremental",
         release: true,
         manifest: &[("incremental = true\n", "")],
-    },
-    Variant {
-        name: "release without x86-v4",
-        release: true,
-        manifest: &[(", \"burn/x86-v4\"]", "]")],
     },
     Variant {
         name: "release without cpu-layers",

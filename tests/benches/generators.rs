@@ -64,7 +64,7 @@ struct Programs {
 impl Programs {
     fn build() -> Self {
         let target = repository().join("target/generators");
-        cargo(&["build", "--release", "--locked", "-p", "kiln"]);
+        cargo(&["build", "--release", "--locked", "-p", "burn-kiln"]);
         let optimised = [
             "profile.release.opt-level=3",
             "profile.release.package.\"*\".opt-level=3",

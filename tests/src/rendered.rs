@@ -12,7 +12,6 @@ use std::{
 pub use kiln::snapshot::text;
 use kiln::{
     example::{Example, render_example},
-    history::Release,
     name::Name,
     option::Answers,
     snapshot,
@@ -23,7 +22,7 @@ use tempfile::TempDir;
 use crate::{
     Entry, NAME, combinations, read_tree, repository,
     running::{self, BUILD},
-    shared_target, write,
+    shared_target, template_folder, write,
 };
 
 /// The kinds of hardware beside the CPU that a project can be built for.
@@ -33,9 +32,8 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 /// built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
-/// Features of Burn that GPUs and `cpu-layers` need, and what `tensorboard` switches on in crates below
-/// Burn.
-const SHARED_IN_CHECKS: &str = "burn/autotune,burn/extension,burn/fusion,prost/derive";
+/// Features of Burn that GPUs and `cpu-layers` need.
+const SHARED_IN_CHECKS: &str = "burn/autotune,burn/extension,burn/fusion";
 
 /// How tests build where they ask for a release: the project as its users have it, and what is below it
 /// as in debug builds, in which the template has what computes optimised. It is then built once.
@@ -124,7 +122,7 @@ impl Project {
         let answers = answers.iter().fold(default, |all, (option, value)| {
             all.with(&template, option, value).expect("a valid answer")
         });
-        Self::render(&template, &answers, None)
+        Self::render(&template, &answers, None).sharing_engine()
     }
 
     /// Renders the project of a worked example, where all tests have it, as they have the
@@ -148,7 +146,7 @@ impl Project {
         let answers = answers.expect("valid answers");
         Self {
             incremental: true,
-            ..Self::render(&template, &answers, Some(&example))
+            ..Self::render(&template, &answers, Some(&example)).sharing_engine()
         }
     }
 
@@ -160,15 +158,23 @@ impl Project {
         let template = Template::from_folder(folder).expect("a template");
         let name = Name::parse(NAME).expect("a valid name");
         let answers = Answers::defaults(&template, name).expect("defaults");
-        Self::render(&template, &answers, None)
+        Self::render(&template, &answers, None).sharing_engine()
     }
 
-    /// Renders a project as a release of Kiln did, with the defaults of then.
+    /// Renders the default project with its own engine in its workspace, as users have it, to test that.
     ///
     /// # Panics
     /// The template does not render.
-    pub fn of_release(release: &Release) -> Self {
-        let template = release.template().expect("a template");
+    pub fn of_engine() -> Self {
+        Self::unchanged("engine", || Self::with_own_engine(&template_folder()))
+    }
+
+    /// As [`of_template`](Self::of_template), and compiles the engine that it has, as its users do.
+    ///
+    /// # Panics
+    /// The template does not render.
+    pub fn with_own_engine(folder: &Path) -> Self {
+        let template = Template::from_folder(folder).expect("a template");
         let name = Name::parse(NAME).expect("a valid name");
         let answers = Answers::defaults(&template, name).expect("defaults");
         Self::render(&template, &answers, None)
@@ -180,7 +186,6 @@ impl Project {
         let path = folder.path().join(NAME);
         let rendered = render_example(template, example, answers, &path);
         write(&rendered.expect("a rendered project"), &path).expect("a rendered project");
-        share_builds(&path.join("Cargo.toml"));
         let lock = repository().join("tests/fixtures/Cargo.lock");
         fs::copy(lock, path.join("Cargo.lock")).expect("a lock file");
         Project {
@@ -191,6 +196,22 @@ impl Project {
             incremental: false,
             _alone: alone,
         }
+    }
+
+    /// Takes the engine from a folder that all rendered projects share, where it is the same and compiled once
+    /// for all. The project's own copy stays, and is left out of its workspace.
+    fn sharing_engine(self) -> Self {
+        let shared = shared_target().join("engine");
+        synchronise(&self.path.join("engine"), &shared).expect("a shared engine");
+        let manifest = self.path.join("Cargo.toml");
+        let path = format!("path = {:?}", shared.to_str().expect("a path in UTF-8"));
+        replace_in(&manifest, "path = \"engine\"", &path);
+        replace_in(
+            &manifest,
+            "members = [\"engine\"]",
+            "exclude = [\"engine\"]",
+        );
+        self
     }
 
     /// The project's folder.
@@ -433,18 +454,6 @@ fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to)?;
     let time = fs::metadata(from)?.modified()?;
     File::options().write(true).open(to)?.set_modified(time)
-}
-
-/// Dependencies that switch on what the features `mpi` and `download` switch on in crates below Burn.
-pub const SHARED: &str = "bytes = \"1\"\nonce_cell = \"1\"\nthiserror = \"2\"\n";
-
-/// Adds [`SHARED`]: with and without those features, Burn is then built once.
-///
-/// # Panics
-/// It is no manifest with dependencies.
-pub fn share_builds(manifest: &Path) {
-    let table = "[dependencies]\n";
-    replace_in(manifest, table, &format!("{table}{SHARED}"));
 }
 
 /// Replaces the first `from` of a file by `to`.

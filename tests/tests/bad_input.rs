@@ -34,6 +34,7 @@ impl Program {
 }
 
 #[test]
+#[ignore = "long"]
 fn bad_input_is_told_with_its_place() {
     let project = Project::default_answers();
     let program = Program {

@@ -43,6 +43,7 @@ fn problems(report: &Value) -> Vec<(&str, Option<&str>)> {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_rendered_project_passes() {
     let project = Project::default_answers();
     let (passed, report) = check(&project);
@@ -54,6 +55,7 @@ fn a_rendered_project_passes() {
 
 /// With another model, other losses, callbacks and options.
 #[test]
+#[ignore = "long"]
 fn a_filled_in_project_passes() {
     let (passed, report) = check(&Project::example("callbacks"));
     assert!(passed, "{report:#}");
@@ -61,6 +63,7 @@ fn a_filled_in_project_passes() {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_wrong_edit_fails_and_is_named() {
     let project = Project::to_edit();
     let whole_batch = "replica_context()?.examples_in_update()";
@@ -76,6 +79,7 @@ fn a_wrong_edit_fails_and_is_named() {
 }
 
 #[test]
+#[ignore = "long"]
 fn an_optimizer_that_no_checkpoint_holds_is_noticed() {
     let project = Project::to_edit();
     let listed = "vec![(\"optimizer\", &mut self.optimizer)]";

@@ -49,6 +49,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
+#[ignore = "long"]
 fn checkpoints_survive_whatever_happens() {
     let project = Project::default_answers();
     let program = project.build();
@@ -287,9 +288,9 @@ fn make_stochastic(project: &Project) {
     project.edit(
         "model.rs",
         "    conv1: Conv2d,",
-        "    norm: BatchNorm,\n    dropout: crate::distribute::Dropout,\n    conv1: Conv2d,",
+        "    norm: BatchNorm,\n    dropout: kiln_engine::distribute::Dropout,\n    conv1: Conv2d,",
     );
-    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: crate::distribute::Dropout::new(0.3),\n            conv1: conv([1, 32]),");
+    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: kiln_engine::distribute::Dropout::new(0.3),\n            conv1: conv([1, 32]),");
     project.edit(
         "model.rs",
         "conv2d(&self.conv2, x)",
@@ -314,6 +315,7 @@ fn make_stochastic(project: &Project) {
 }
 
 #[test]
+#[ignore = "long"]
 fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation() {
     let project = Project::to_edit();
     let plain = project.build();

@@ -47,6 +47,7 @@ impl Training<'_> {
 }
 
 #[test]
+#[ignore = "long"]
 fn fashion_mnist() {
     Training {
         example: "fashion-mnist",
@@ -62,6 +63,7 @@ fn fashion_mnist() {
 }
 
 #[test]
+#[ignore = "long"]
 fn keras_cnn() {
     Training {
         example: "keras-cnn",
@@ -77,6 +79,7 @@ fn keras_cnn() {
 }
 
 #[test]
+#[ignore = "long"]
 fn callbacks() {
     Training {
         example: "callbacks",
@@ -93,6 +96,7 @@ fn callbacks() {
 
 /// A table of how often each byte comes reaches 26.9, and one of pairs of bytes 11.0.
 #[test]
+#[ignore = "long"]
 fn language_model() {
     let accumulated = ["--replicas", "2", "--batch-size", "4", "--accumulate", "2"];
     Training {
@@ -110,6 +114,7 @@ fn language_model() {
 
 /// With the kernels for the CPU, which debug builds do without.
 #[test]
+#[ignore = "long"]
 fn language_model_in_release() {
     let project = Project::example("language-model");
     project.cargo(&[
@@ -122,8 +127,10 @@ fn language_model_in_release() {
     ]);
 }
 
-/// The mean absolute error of images that were translated and back again; 0.59 after one update.
+/// The mean absolute error of images that were translated and back again; 0.59 after one update. Networks
+/// that play against each other multiply what differs in the last bits: by the seed it is 0.2 to 0.3.
 #[test]
+#[ignore = "long"]
 fn cyclegan() {
     Training {
         example: "cyclegan",
@@ -133,7 +140,7 @@ fn cyclegan() {
         ],
         metric: "error/MAE(X, F(G(X)))",
         range: 0.05..=0.35,
-        spread: 0.06,
+        spread: 0.1,
     }
     .check();
 }

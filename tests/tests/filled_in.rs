@@ -6,7 +6,7 @@ use std::{fs, process::Command};
 use kiln::todo;
 use kiln_tests::{
     log,
-    rendered::{Project, text},
+    rendered::{Project, replace_in, text},
     repository,
     running::{self, TRAINING},
 };
@@ -58,10 +58,17 @@ fn fill_in(project: &Project) {
         fs::copy(from, project.path().join("src").join(file)).unwrap();
     }
     fs::write(project.path().join("data/table.csv"), table(1_000)).unwrap();
+    let manifest = project.path().join("Cargo.toml");
+    replace_in(
+        &manifest,
+        "[dependencies]\n",
+        "[dependencies]\ncsv = \"1\"\n",
+    );
 }
 
 /// `kiln add` merges into what its user wrote.
 #[test]
+#[ignore = "long"]
 fn options_are_added_to_another_task() {
     let project = Project::with_answers(&[("tensorboard", "no")]);
     fill_in(&project);
@@ -84,6 +91,7 @@ fn options_are_added_to_another_task() {
 }
 
 #[test]
+#[ignore = "long"]
 fn another_task_needs_no_other_edits() {
     let project = Project::to_edit();
     fill_in(&project);
@@ -193,7 +201,7 @@ impl Model {
         self.model.network = self.optimizer.update(self.model.network, network);
         self.model.brightness = self.second.update(self.model.brightness, brightness);",
         ),
-        ("    Ok(Trainable { model, optimizer })", "    let second = ScheduledOptimizer::new(crate::nadam::NadamConfig::new().init(), 0.01);
+        ("    Ok(Trainable { model, optimizer })", "    let second = ScheduledOptimizer::new(kiln_engine::nadam::NadamConfig::new().init(), 0.01);
     Ok(Trainable { model, optimizer, second })"),
     ];
     for (from, to) in model {
@@ -216,6 +224,7 @@ impl Model {
 }
 
 #[test]
+#[ignore = "long"]
 fn two_networks_have_a_loss_and_an_optimizer_each() {
     let project = Project::to_edit();
     add_a_network(&project);

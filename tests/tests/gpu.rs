@@ -39,6 +39,7 @@ const KERNELS: [&str; 20] = [
 ];
 
 #[test]
+#[ignore = "long"]
 fn a_project_trains_on_a_gpu() {
     if !vulkan::is_there() {
         return;

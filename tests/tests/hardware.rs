@@ -3,6 +3,7 @@
 use kiln_tests::rendered::{HARDWARE, Project};
 
 #[test]
+#[ignore = "long"]
 fn each_hardware_feature_compiles() {
     let project = Project::default_answers();
     for kind in HARDWARE {
@@ -11,6 +12,7 @@ fn each_hardware_feature_compiles() {
 }
 
 #[test]
+#[ignore = "long"]
 fn it_compiles_without_convolutions_of_its_own() {
     let project = Project::default_answers();
     let command = ["clippy", "--all-targets", "--no-default-features"];

@@ -121,6 +121,7 @@ fn ending(job: Running) -> (bool, String) {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
     if !mpi::is_there() {
         return;

@@ -23,6 +23,7 @@ use kiln_tests::{
 const TRAININGS: u32 = 200;
 
 #[test]
+#[ignore = "long"]
 fn stopped_trainings_go_on_to_the_same_bits() {
     let project = Project::default_answers();
     let trainer = Trainer::new(&project);

@@ -39,6 +39,7 @@ fn a_leak_is_seen_through_noise() {
 /// 20,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms: of fewer epochs,
 /// what an allocator keeps for a while looks like a leak now and then.
 #[test]
+#[ignore = "long"]
 fn twenty_thousand_steps_need_no_more_memory_than_one_thousand() {
     if !cfg!(target_os = "linux") {
         return println!("skipped: only Linux tells the memory of a process in /proc");

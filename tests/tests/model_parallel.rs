@@ -10,6 +10,7 @@ use kiln_tests::{
 const GLOBAL_BATCH: usize = 24;
 
 #[test]
+#[ignore = "long"]
 fn stages_train_to_the_weights_of_the_whole_model() {
     let project = Project::default_answers();
     let job = Job {
@@ -52,6 +53,7 @@ fn stages_train_to_the_weights_of_the_whole_model() {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_split_that_cannot_be_is_refused() {
     let project = Project::to_edit();
     project.edit("model.rs", "layers: &[\"conv1\"]", "layers: &[\"conv0\"]");

@@ -16,6 +16,7 @@ use kiln_tests::{
 const GLOBAL_BATCH: usize = 24;
 
 #[test]
+#[ignore = "long"]
 fn several_processes_are_one_job() {
     if !mpi::is_there() {
         return;

@@ -37,6 +37,7 @@ const MOST_EPOCHS: u32 = 6;
 const NOBODY: u32 = 65_534;
 
 #[test]
+#[ignore = "long"]
 fn one_run_writes_in_an_output_folder() {
     let project = Project::default_answers();
     let trainer = Trainer::new(&project);

@@ -15,12 +15,13 @@ fn files(tree: Tree) -> Tree {
 }
 
 #[test]
+#[ignore = "long"]
 fn holds_template_and_examples_and_builds_alone() {
     let place = tempfile::tempdir().unwrap();
     let package = [
         "package",
         "--package",
-        "kiln",
+        "burn-kiln",
         "--allow-dirty",
         "--no-verify",
     ];
@@ -28,7 +29,7 @@ fn holds_template_and_examples_and_builds_alone() {
         cargo_outside(&package, &repository()).env("CARGO_TARGET_DIR", place.path()),
         BUILD,
     );
-    let archive = format!("package/kiln-{}.crate", env!("CARGO_PKG_VERSION"));
+    let archive = format!("package/burn-kiln-{}.crate", env!("CARGO_PKG_VERSION"));
     let unpacked = Command::new("tar")
         .args(["-xzf", &archive])
         .current_dir(place.path())
@@ -37,7 +38,7 @@ fn holds_template_and_examples_and_builds_alone() {
     assert!(unpacked.success());
     let root = place
         .path()
-        .join(format!("kiln-{}", env!("CARGO_PKG_VERSION")));
+        .join(format!("burn-kiln-{}", env!("CARGO_PKG_VERSION")));
 
     for folder in ["template", "examples"] {
         let packed = root.join(folder);

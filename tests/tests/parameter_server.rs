@@ -30,6 +30,7 @@ fn accuracy(job: &Job, runs: &str) -> f64 {
 }
 
 #[test]
+#[ignore = "long"]
 fn replicas_of_one_process_train_at_their_own_pace() {
     let project = Project::default_answers();
     let programs = project.path().join("programs");
@@ -64,6 +65,7 @@ fn one_replica_without_staleness_is_one_device(job: &Job) {
 }
 
 #[test]
+#[ignore = "long"]
 fn replicas_of_several_processes_train_at_their_own_pace() {
     if !mpi::is_there() {
         return;

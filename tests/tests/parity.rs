@@ -2,10 +2,10 @@
 
 mod peer;
 
-use std::fs;
+use std::{fs, path::Path};
 
 use kiln::{name::Name, option::Answers, template::Template};
-use kiln_tests::{NAME, checkout, combinations, diff, generate, read_tree};
+use kiln_tests::{NAME, checkout, combinations, diff, generate, read_tree, repository};
 use peer::{Peer, Tool, assert_same};
 use tempfile::TempDir;
 
@@ -82,6 +82,31 @@ fn awkward_texts() {
             .unwrap();
         assert_same(&peer, source.path(), &answers);
     }
+}
+
+/// Without a subfolder named, cargo-generate takes the template of this repository, and no other one in it.
+#[test]
+fn the_repository_as_a_template() {
+    let whole = tempfile::tempdir().unwrap();
+    let copy = |from: &str| {
+        let target = whole.path().join(from);
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(repository().join(from), target).unwrap();
+    };
+    copy("cargo-generate.toml");
+    copy("examples/house-template/template/cargo-generate.toml");
+    checkout(&whole.path().join("template")).unwrap();
+    let made = |template: &Path| {
+        let peer = Peer::new();
+        peer.generate(Tool::CargoGenerate, template, NAME, &[])
+            .unwrap()
+    };
+    let (of_template, of_repository) = (made(source().path()), made(whole.path()));
+    assert!(
+        of_template == of_repository,
+        "{}",
+        diff(&of_template, &of_repository)
+    );
 }
 
 /// What is embedded in the binary is the template's folder.

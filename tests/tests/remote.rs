@@ -74,6 +74,7 @@ impl Drop for Server {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_program_trains_across_servers() {
     let project = Project::default_answers().with_settings(&NETWORK);
     let job = Job {

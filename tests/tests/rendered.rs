@@ -12,10 +12,8 @@ use kiln_tests::{
 const ACCURACY: f64 = 0.97;
 
 #[test]
-fn the_default_crate_is_clean_and_passes_its_own_tests() {
+fn the_default_crate_passes_its_own_tests() {
     let project = Project::default_answers();
-    project.is_clean("");
-    project.check(&["doc", "--no-deps"], "", &[]);
     project.cargo(&["test"]);
     let listed = project.cargo(&["test", "--test", "contract", "--", "--list"]);
     let listed: BTreeSet<&str> = listed
@@ -26,32 +24,63 @@ fn the_default_crate_is_clean_and_passes_its_own_tests() {
 }
 
 #[test]
-fn other_answers_and_features_are_clean_and_tested() {
+fn the_engine_passes_its_own_tests() {
+    let project = Project::of_engine();
+    let mut features = "tensorboard,image-folder,download".to_owned();
+    if mpi::is_there() {
+        features += ",mpi";
+    }
+    project.cargo(&["test", "-p", "kiln-engine", "--features", &features]);
+}
+
+#[test]
+#[ignore = "long"]
+fn the_engine_passes_its_tests_without_tensorboard() {
+    // Compiled quickly: nothing here computes.
+    let quick = &["profile.dev.package.kiln-engine.opt-level=0"];
+    let project = Project::of_engine().with_settings(quick);
+    project.cargo(&["test", "-p", "kiln-engine", "--lib", "report"]);
+}
+
+#[test]
+#[ignore = "long"]
+fn the_crates_are_clean() {
+    let project = Project::default_answers();
+    project.is_clean("");
+    project.check(&["doc", "--no-deps"], "", &[]);
+    // One project at a time.
+    drop(project);
+    let project = Project::of_engine();
+    project.cargo(&["fmt", "--all", "--check"]);
+    let mut features = "tensorboard,image-folder,download".to_owned();
+    if mpi::is_there() {
+        features += ",mpi";
+    }
+    let denied = ["--", "-D", "warnings"];
+    let clippy = ["clippy", "-p", "kiln-engine", "--all-targets"];
+    project.check(&clippy, &features, &denied);
+    project.check(&["doc", "-p", "kiln-engine", "--no-deps"], "", &[]);
+}
+
+#[test]
+#[ignore = "long"]
+fn other_answers_are_clean() {
     let answers = [
         ("strategy", "one-device"),
         ("tensorboard", "no"),
         ("ci", "github"),
     ];
     let project = Project::with_answers(&answers);
-    project.is_clean("");
-    project.cargo(&["test", "--lib", "report"]);
+    project.cargo(&["fmt", "--check"]);
+    // Without GPUs: with them and without TensorBoard, crates below Burn have other features than in all
+    // other checks.
+    project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
     // One project at a time.
     drop(project);
-    let project = Project::default_answers();
-    project.is_clean("image-folder");
-    let pictures = ["--features", "image-folder"];
-    project.cargo(&[&["test", "--lib"], &pictures[..], &["data::image_folder"]].concat());
-}
-
-#[test]
-fn a_crate_for_several_processes_is_clean_and_tested() {
-    if !mpi::is_there() {
-        return;
+    if mpi::is_there() {
+        let answers = [("strategy", "multi-worker-mirrored"), ("cluster", "slurm")];
+        Project::with_answers(&answers).is_clean("");
     }
-    let answers = [("strategy", "multi-worker-mirrored"), ("cluster", "slurm")];
-    let project = Project::with_answers(&answers);
-    project.is_clean("");
-    project.cargo(&["test", "--lib", "distribute"]);
 }
 
 #[test]
@@ -119,6 +148,7 @@ fn the_default_crate_trains_on_one_and_two_replicas() {
 }
 
 #[test]
+#[ignore = "long"]
 fn several_replicas_train_as_one_does() {
     let project = Project::default_answers();
     let train = |replicas: usize| {
@@ -179,6 +209,7 @@ fn check_log(runs: &Path) {
 }
 
 #[test]
+#[ignore = "long"]
 fn wrong_input_is_an_error_that_names_it() {
     let project = Project::default_answers();
     let missing = project.path().join("missing").display().to_string();

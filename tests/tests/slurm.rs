@@ -25,6 +25,7 @@ const EPOCHS: u64 = 300;
 const SCRIPT: &str = "launch/slurm.sh";
 
 #[test]
+#[ignore = "long"]
 fn the_script_for_slurm_trains_on_its_nodes() {
     if !mpi::is_there() || !slurm::is_there() {
         return;

@@ -20,6 +20,7 @@ const TENSORBOARD: &str = "tensorboard==2.20.0";
 const BUCKETS: usize = 30;
 
 #[test]
+#[ignore = "long"]
 fn tensorboard_reads_what_was_written() {
     let reader = "tensorboard.backend.event_processing.event_accumulator";
     let folder = TENSORBOARD.replace("==", "-");

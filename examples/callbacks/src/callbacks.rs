@@ -2,11 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
+use kiln_engine::{distribute::Callbacks, report::Report};
 
-use crate::{
-    cli::Args, dataset::Batch, digits::CALLBACKS, distribute::Callbacks, report::Report,
-    train_callbacks::TrainCallbacks,
-};
+use crate::{cli::Args, dataset::Batch, digits::CALLBACKS, train_callbacks::TrainCallbacks};
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {

@@ -2,32 +2,26 @@
 
 use std::{path::Path, sync::Arc};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use kiln_engine::{
+    data::{
+        BatchOptions, Collate, Dataset, Datasets, DistributedDataset, Idx, Remainder, Subset,
+        read_idx,
+    },
+    options::Options,
+    report::picture::{Channels, Picture},
+};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    cli::Args,
-    data::{BatchOptions, Collate, Dataset, DistributedDataset, Idx, Remainder, Subset, read_idx},
-    digits::CALLBACKS,
-    globals,
-    report::picture::{Channels, Picture},
-    train_callbacks::TrainCallbacks,
-};
+use crate::{cli::Args, digits::CALLBACKS, globals, train_callbacks::TrainCallbacks};
 
 /// Kinds of images, labelled from 0.
 pub const CLASSES: usize = 10;
 
 /// One example in `VALIDATION_PART` of the training files is for validation.
 const VALIDATION_PART: usize = 10;
-
-/// The datasets, distributed over the replicas.
-pub struct Datasets {
-    pub train: DistributedDataset<Example>,
-    pub validation: DistributedDataset<Example>,
-    pub test: DistributedDataset<Example>,
-}
 
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
@@ -74,46 +68,36 @@ impl Collate for Batch {
 ///
 /// # Errors
 /// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets> {
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     let (train_and_validation, test) = read_examples(args)?;
     let (train, validation) = split(train_and_validation)?;
-    let train = CALLBACKS.make_batches(train, args.seed)?;
-    let strategy = globals::strategy()?;
-    let global_batch_size = globals::global_batch_size()?;
-    let remainder = match args.steps_per_epoch {
+    let train = CALLBACKS.make_batches(train, args.options.seed)?;
+    let splits = [Arc::clone(&train), validation, test];
+    let mut datasets = Datasets::distribute(&args.options, splits, augment)?;
+    if train.differs_by_pass() {
+        datasets.train = in_own_order(&args.options, train)?;
+    }
+    Ok(datasets)
+}
+
+/// Batches training examples that were chosen for each pass, and stay in their order.
+fn in_own_order(options: &Options, train: Examples) -> Result<DistributedDataset<Example>> {
+    let remainder = match options.steps_per_epoch {
         Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
-        None if args.drop_remainder => Remainder::Drop,
+        None if options.drop_remainder => Remainder::Drop,
         None => Remainder::Keep,
     };
-    // Each example of validation and test counts once, so nothing is dropped or changed there.
-    let evaluation = BatchOptions {
-        global_batch_size,
-        seed: args.seed,
+    let options = BatchOptions {
+        global_batch_size: globals::global_batch_size()?,
+        seed: options.seed,
         shuffle: false,
-        remainder: Remainder::Keep,
-        accumulate: 1,
-        prefetch: args.prefetch,
-        training: false,
-        augment: None,
-    };
-    let training = BatchOptions {
-        // Batches that were chosen for each pass stay as they are.
-        shuffle: !train.differs_by_pass(),
         remainder,
-        accumulate: args.accumulate,
+        accumulate: options.accumulate,
+        prefetch: options.prefetch,
         training: true,
         augment: Some(Arc::new(augment)),
-        ..evaluation.clone()
     };
-    let distribute = |name, examples, options| {
-        let dataset = strategy.distribute_dataset(examples, options);
-        dataset.with_context(|| format!("cannot batch the {name} split"))
-    };
-    Ok(Datasets {
-        train: distribute("train", train, training)?,
-        validation: distribute("validation", validation, evaluation.clone())?,
-        test: distribute("test", test, evaluation)?,
-    })
+    globals::strategy()?.distribute_dataset(train, options)
 }
 
 /// Changes a training example at random, anew in every epoch.

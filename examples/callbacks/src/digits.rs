@@ -4,15 +4,18 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Result;
 use burn::tensor::Device;
+use kiln_engine::{
+    distribute::{CallbackContext, Reduction},
+    globals::weights_and_gradients,
+    report::Report,
+};
 
 use crate::{
     cli::Args,
     dataset::{Examples, Images},
-    distribute::{CallbackContext, Reduction},
-    globals,
+    globals::{self, Project},
     loss::{LossObjects, SparseCategoricalCrossentropy},
     model::Model,
-    report::Report,
     stratified::Stratified,
     train_callbacks::{StepCallback, TrainCallbacks, standard_every_steps},
 };
@@ -33,7 +36,7 @@ pub struct Digits;
 impl TrainCallbacks for Digits {
     fn create_dataset(&self, args: &Args) -> Result<(Examples, Examples)> {
         let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
-        let folder = args.data_dir.clone().unwrap_or_else(own);
+        let folder = args.options.data_dir.clone().unwrap_or_else(own);
         let train = Images::read(&folder, "train")?;
         let test = Images::read(&folder, "t10k")?;
         Ok((Arc::new(train), Arc::new(test)))
@@ -80,7 +83,7 @@ fn tell_of_freezing(_context: &CallbackContext, report: &mut Report) -> Result<(
 /// The norm of the gradients for display, in TensorBoard.
 fn draw_gradient_norm(context: &CallbackContext, report: &mut Report) -> Result<()> {
     let strategy = globals::strategy()?;
-    let values = strategy.run_on_first(|_| globals::weights_and_gradients())?;
+    let values = strategy.run_on_first(|_| weights_and_gradients::<Project>())?;
     let gradients = values
         .iter()
         .filter(|(tag, _)| tag.starts_with("gradients/"));

@@ -2,14 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::{Int, Tensor, activation::log_softmax};
+use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
 
-use crate::{
-    dataset::Batch,
-    digits::CALLBACKS,
-    distribute::{Reduction, compute_average_loss, replica_context},
-    globals,
-    train_callbacks::TrainCallbacks,
-};
+use crate::{dataset::Batch, digits::CALLBACKS, globals, train_callbacks::TrainCallbacks};
 
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
 #[derive(Clone, Debug)]
@@ -35,9 +30,14 @@ pub fn per_example_losses(predictions: &Tensor<2>, batch: &Batch) -> Result<Tens
 ///
 /// Each example carries `extra_loss`. So it counts once in the mean over the global batch, however
 /// many replicas there are, and where some of them have no example.
-pub fn compute_loss(loss_per_example: Tensor<1>, extra_loss: Tensor<1>) -> Result<Tensor<1>> {
+pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
     let denominator = replica_context()?.examples_in_update();
-    compute_average_loss(loss_per_example + extra_loss, None, denominator)
+    // Only a step of training records for gradients.
+    let (loss, extra_loss) = match per_example_losses.device().is_autodiff() {
+        true => CALLBACKS.grad_pre(per_example_losses, &globals::model()?)?,
+        false => CALLBACKS.eval_pre(per_example_losses, &globals::inference_model()?)?,
+    }; // [batch], [1]
+    compute_average_loss(loss + extra_loss, None, denominator)
 }
 
 /// Cross-entropy between integer labels and logits.

@@ -10,15 +10,14 @@ use burn::{
     },
     tensor::{Device, Tensor},
 };
-
-use crate::{
-    cli::Args,
-    dataset::CLASSES,
-    digits::CALLBACKS,
+use kiln_engine::{
+    TrainState,
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    globals::set_last_gradients,
     layers::{conv2d, gelu},
-    train_callbacks::TrainCallbacks,
 };
+
+use crate::{cli::Args, dataset::CLASSES, digits::CALLBACKS, train_callbacks::TrainCallbacks};
 
 /// How much the squares of the weights of a layer add to the loss.
 pub const WEIGHT_DECAY: f64 = 1e-4;
@@ -95,18 +94,32 @@ pub const STAGES: &[Stage<Model>] = &[
 pub struct Trainable {
     pub model: Model,
     pub optimizer: ScheduledOptimizer,
+    /// From `update_pre` to the update.
+    pub display_gradients: Option<FlatGradients>,
 }
 
-impl Trainable {
-    /// Takes one step down the gradients.
-    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+impl TrainState for Trainable {
+    type Model = Model;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn with_model(self, model: Model) -> Self {
+        Trainable { model, ..self }
+    }
+
+    /// Takes one step down the gradients. Those for display are kept after each step, and not only after
+    /// the last one of an epoch.
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
+        set_last_gradients(self.display_gradients.take());
         let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);
         self
     }
 
     /// All optimizers, by the name of their file in a checkpoint.
-    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
         vec![("optimizer", &mut self.optimizer)]
     }
 }
@@ -116,8 +129,12 @@ impl Trainable {
 /// # Errors
 /// The learning-rate schedule refuses its settings.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
-    device.seed(args.seed);
+    device.seed(args.options.seed);
     let model = CALLBACKS.create_model(device);
     let optimizer = CALLBACKS.create_opt(args.learning_rate);
-    Ok(Trainable { model, optimizer })
+    Ok(Trainable {
+        model,
+        optimizer,
+        display_gradients: None,
+    })
 }

@@ -3,13 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
+use kiln_engine::data::{Dataset, hash_all, stream};
 use rand::seq::SliceRandom;
 use sha2::Sha256;
 
-use crate::{
-    data::{Dataset, hash_all, stream},
-    dataset::{CLASSES, Example, Examples},
-};
+use crate::dataset::{CLASSES, Example, Examples};
 
 /// A dataset in an order in which each stretch, and so each batch, has about the mix of classes of
 /// the whole. The order is another one in each pass, with each example once, and does not depend on

@@ -1,23 +1,73 @@
-//! Step 6: the step of training, on one replica and on all; `epochs.rs` repeats it.
+//! Step 6: the loop over epochs and batches, and the step of training, on one replica and on all.
 
 use anyhow::Result;
 use burn::{optim::GradientsParams, tensor::Tensor};
+use kiln_engine::{
+    checkpoint::Progress,
+    data::{Datasets, Shard},
+    distribute::{
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, train_shard,
+    },
+    globals::with_trainable,
+    report::{
+        Report,
+        profile::{Phase, span},
+    },
+    training::Training,
+};
 
 use crate::{
-    callbacks::{is_trainable, prepare_inputs, prepare_loss_inputs},
-    data::Shard,
+    callbacks::{create_callbacks, prepare_inputs, prepare_loss_inputs},
+    cli::Args,
     dataset::{Batch, Example},
     digits::CALLBACKS,
-    distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, Pipeline, ReduceOp,
-        replica_context,
-    },
-    globals::{self, Split},
+    globals::{self, Project, Split},
     loss::{compute_loss, per_example_losses},
-    model::{Model, STAGES},
-    report::profile::{Phase, span},
     train_callbacks::TrainCallbacks,
+    validation::validate,
 };
+
+/// Trains until `--epochs`, or until a callback ends it, with a checkpoint and a validation after each
+/// epoch. `None` means that a signal stopped it before.
+///
+/// # Errors
+/// A replica failed, or a file cannot be written.
+pub fn train(
+    args: &Args,
+    datasets: &Datasets<Example>,
+    report: &mut Report,
+) -> Result<Option<Progress>> {
+    let (options, callbacks) = (CALLBACKS.create_ckpt(&args.options), create_callbacks(args));
+    let mut training = Training::<Project>::start(&options, datasets, report, callbacks)?;
+    while training.has_epochs_left() {
+        let mut batches = training.begin_epoch();
+        while let Some(inputs) = training.next_batch(&mut batches) {
+            // Reports, calls callbacks and saves what is due; false where training is to stop.
+            if !training.step(inputs, distributed_train_step)? {
+                return training.end();
+            }
+        }
+        // Saves, validates, and saves the results.
+        if !training.end_epoch(validate)? {
+            break;
+        }
+    }
+    training.end()
+}
+
+/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
+/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
+pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
+    globals::strategy()?.train(inputs, replica_train_step)
+}
+
+/// Trains one replica on its share of a batch.
+fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
+    let (losses, gradients) = train_shard::<Project>(shard, train_step)?;
+    // Summed over all replicas, which then make the same update.
+    apply_gradients::<Project>(gradients)?;
+    Ok(losses)
+}
 
 /// One replica's losses and gradients for its share of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
@@ -25,7 +75,7 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
     let predictions = model.forward(batch.features.clone()); // [batch, classes]
-    let loss = train_loss(predictions, batch, &model)?; // [1]
+    let loss = train_loss(predictions, batch)?; // [1]
     drop(forward);
     let _backward = span(Phase::Backward);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
@@ -35,105 +85,24 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     ))
 }
 
-/// The loss of predictions `[batch, classes]`, shape `[1]`; notes the metrics.
-fn train_loss(predictions: Tensor<2>, batch: Batch, model: &Model) -> Result<Tensor<1>> {
+/// The loss of predictions `[batch, classes]`, shape `[1]`; updates the metrics.
+pub fn train_loss(predictions: Tensor<2>, batch: Batch) -> Result<Tensor<1>> {
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Train, |metrics| {
         metrics.update(&per_example, &predictions, &batch)
     })??;
-    let (loss, extra_loss) = CALLBACKS.grad_pre(per_example, model)?; // [batch], [1]
-    compute_loss(loss, extra_loss)
-}
-
-/// As `train_step`, with a model in stages, through which parts of the batch follow each other.
-fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losses, Gradients)> {
-    let _forward_and_backward = span(Phase::Forward);
-    let parts = parts.into_iter().map(prepare_inputs);
-    let parts = parts.collect::<Result<Vec<_>>>()?;
-    let features = parts.iter().map(|part| part.features.clone().into());
-    let model = globals::model()?;
-    let mut step = pipeline.start(&model, STAGES, features.collect())?;
-    let mut losses = Vec::new();
-    for part in parts {
-        let predictions = step.predict()?.tensor(); // [part, classes]
-        let loss = train_loss(predictions, part, &model)?; // [1]
-        step.backward(&loss)?;
-        losses.push(Losses::new().with("loss", &loss));
-    }
-    Ok((Losses::sum(losses), step.gradients()?))
+    compute_loss(per_example)
 }
 
 /// What happens where gradients, or the loss of a validation, are not finite.
 pub const NON_FINITE: NonFinite = NonFinite::Zero;
 
-/// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only
-/// kept, until the last batch of an update.
-///
-/// # Errors
-/// Another replica failed, or `update_pre` stops the training.
-pub fn apply_gradients(gradients: Gradients) -> Result<()> {
-    let replica = replica_context()?;
-    let all_reduce = span(Phase::AllReduce);
-    let mut gradients = FlatGradients::new(&globals::model()?, gradients)?;
-    if let Some(earlier) = globals::take_gradients() {
-        gradients.accumulate(&earlier)?;
-    }
-    if replica.batch().is_some_and(|batch| !batch.completes_update) {
-        globals::keep_gradients(gradients);
-        return Ok(());
-    }
-    if let Some(server) = replica.parameter_server() {
-        // It updates its parameters, as below, for all replicas.
-        return server.push(replica.rank(), &gradients);
-    }
-    let gradients = replica.reduce_gradients(gradients)?;
-    drop(all_reduce);
-    let _update = span(Phase::Update);
-    replica.update(gradients, update_parameters)
-}
-
-/// Updates the parameters of this replica, or those of the parameter server on its thread. Of several
-/// replicas on the CPU the first one does so for all: what updates remember belongs in `Trainable`.
-///
-/// # Errors
-/// That of `update_pre`.
-pub fn update_parameters(gradients: FlatGradients) -> Result<()> {
-    let _update = span(Phase::Update);
-    let step = globals::step() + 1;
-    globals::set_step(step);
-    // After the sum over replicas, so that all see the same gradients and update alike.
-    let (mut update_gradients, display_gradients) = CALLBACKS.update_pre(gradients)?;
-    update_gradients.retain(|parameter| is_trainable(parameter, step));
-    globals::set_last_gradients(Some(display_gradients));
-    globals::update_trainable(|trainable| Ok(trainable.update(update_gradients)))
-}
-
-/// Trains one replica on its share of a batch.
-fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
-    let replica = replica_context()?;
-    let (losses, gradients) = match replica.pipeline() {
-        Some(pipeline) if !shard.is_empty() => {
-            pipelined_train_step(pipeline, shard.load_parts(pipeline.micro_batches())?)?
-        }
-        _ => match shard.load()? {
-            Some(batch) => train_step(batch)?,
-            // Without examples a replica still takes part in the sum, and gets the same update.
-            None => (Losses::new(), Gradients::new()),
-        },
-    };
-    apply_gradients(gradients)?;
-    Ok(losses)
-}
-
-/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
-/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
-pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
-    let strategy = globals::strategy()?;
-    if strategy.is_asynchronous() {
-        let mut finished = strategy.schedule(inputs, replica_train_step)?;
-        return Ok(finished.pop().unwrap_or_default());
-    }
-    let losses = strategy.run(inputs, replica_train_step)?;
-    strategy.reduce(ReduceOp::Sum, losses)
+/// Has `update_pre` prepare the gradients, summed over replicas, so that all see the same ones.
+pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
+    let display_gradients = CALLBACKS.update_pre(gradients)?;
+    with_trainable::<Project, _>(|trainable| {
+        trainable.display_gradients = Some(display_gradients)
+    })?;
+    Ok(true)
 }

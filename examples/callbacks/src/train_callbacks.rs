@@ -12,21 +12,23 @@
 
 use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor};
-
-use crate::{
-    checkpoint::Checkpoints,
-    cli::Args,
-    dataset::{Batch, Examples},
+use kiln_engine::{
+    Options,
     distribute::{CallbackContext, FlatGradients, ScheduledOptimizer},
-    loss::LossObjects,
-    model::Model,
     nadam::NadamConfig,
     report::Report,
+};
+
+use crate::{
+    cli::Args,
+    dataset::{Batch, Examples},
+    loss::LossObjects,
+    model::Model,
     train::NON_FINITE,
 };
 
 /// Checkpoints that are kept, unless `--keep` says another number.
-pub const MAX_TO_KEEP: usize = 50;
+pub const MAX_TO_KEEP: &str = "50";
 
 /// What is called after a step, on the thread of `main`.
 pub type StepCallback = Box<dyn FnMut(&CallbackContext, &mut Report) -> Result<()>>;
@@ -73,9 +75,10 @@ pub trait TrainCallbacks {
         ScheduledOptimizer::new(nadam.init(), learning_rate)
     }
 
-    /// Says where checkpoints are and how many are kept. One holds all that training needs to go on.
-    fn create_ckpt(&self, args: &Args) -> Checkpoints {
-        Checkpoints::new(args)
+    /// Says where training saves checkpoints, when, and how many are kept: the options about them, as they
+    /// were given. One holds all that training needs to go on.
+    fn create_ckpt(&self, options: &Options) -> Options {
+        options.clone()
     }
 
     /// Takes the input of the model out of a batch: the features `[batch, 1, height, width]`.
@@ -115,16 +118,15 @@ pub trait TrainCallbacks {
     }
 
     /// Prepares gradients, summed over all replicas, for the update: what is not finite becomes 0,
-    /// and the global norm is clipped to 10. Returns those for the update, and those for display,
-    /// which are not clipped.
+    /// and the global norm is clipped to 10. Returns those for display, which are not clipped.
     ///
     /// # Errors
     /// The training must stop.
-    fn update_pre(&self, mut gradients: FlatGradients) -> Result<(FlatGradients, FlatGradients)> {
+    fn update_pre(&self, gradients: &mut FlatGradients) -> Result<FlatGradients> {
         gradients.handle_non_finite(NON_FINITE)?;
         let display_gradients = gradients.clone();
         gradients.clip_by_global_norm(10.0);
-        Ok((gradients, display_gradients))
+        Ok(display_gradients)
     }
 
     /// As `grad_pre`, for validation and test.

@@ -13,22 +13,23 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use clap::Parser;
+use kiln_engine::{
+    checkpoint::{Checkpoints, Progress, Which},
+    data::Shard,
+    distribute::{CallbackContext, Gradients, Losses, MergedMetric, apply_gradients},
+    globals::{merged_metrics, reset_metrics, weights_and_gradients},
+    report::Report,
+};
 use support::{Job, difference, on_own_thread, set_up, set_up_replicas};
 use training::{
     callbacks::schedule,
-    checkpoint::{Checkpoints, Progress, Which},
     cli::Args,
-    data::Shard,
     dataset::{Examples, create_datasets},
     digits::{CALLBACKS, Digits},
-    distribute::{CallbackContext, Gradients, Losses, MergedMetric},
-    epochs::train,
-    globals::{self, Split},
+    globals::{self, Project, Split},
     loss::LossObjects,
-    metric::{merged_metrics, reset_metrics},
     model::Model,
-    report::Report,
-    train::{apply_gradients, distributed_train_step},
+    train::{distributed_train_step, train},
     train_callbacks::{StepCallback, TrainCallbacks},
 };
 
@@ -43,7 +44,7 @@ fn change(of_replicas: &'static [f32]) -> Result<Vec<f32>> {
                 gradients: GradientsParams::new(),
             };
             globals::model()?.visit(&mut filled);
-            apply_gradients(Gradients::new().with(filled.gradients))
+            apply_gradients::<Project>(Gradients::new().with(filled.gradients))
         })?;
         let after = job.parameters()?.into_iter();
         Ok(after
@@ -85,13 +86,13 @@ fn step(replicas: usize, examples: usize) -> Result<(f32, f32, f32, Vec<f32>)> {
             let terms = globals::model()?.losses().into_iter();
             Ok(terms.map(|term| term.into_scalar::<f32>()).sum())
         })?;
-        reset_metrics(Split::Train)?;
+        reset_metrics::<Project>(Split::Train)?;
         let losses = distributed_train_step(job.batches(examples, examples)?.remove(0))?;
         let loss = losses.get("loss").context("there is no loss")? as f32;
         let mean = mean_loss()?.value as f32;
         let values = job
             .strategy
-            .run_on_first(|_| globals::weights_and_gradients())?;
+            .run_on_first(|_| weights_and_gradients::<Project>())?;
         let gradients = values
             .into_iter()
             .filter(|(name, _)| name.starts_with("gradients/"));
@@ -105,7 +106,7 @@ fn step(replicas: usize, examples: usize) -> Result<(f32, f32, f32, Vec<f32>)> {
 }
 
 fn mean_loss() -> Result<MergedMetric> {
-    let metrics = merged_metrics(Split::Train)?;
+    let metrics = merged_metrics::<Project>(Split::Train)?;
     metrics.into_iter().next().context("there is no metric")
 }
 
@@ -130,7 +131,7 @@ fn a_batch_that_does_not_divide_is_used_whole() {
         let job = set_up_replicas(3)?;
         let batch = job.batches(8, 8)?.remove(0);
         let shares: Vec<usize> = batch.iter().map(Shard::len).collect();
-        reset_metrics(Split::Train)?;
+        reset_metrics::<Project>(Split::Train)?;
         distributed_train_step(batch)?;
         Ok((shares, mean_loss()?.examples))
     });
@@ -194,7 +195,7 @@ fn all_callbacks_of_a_step_run_in_their_order() {
     let noted = on_own_thread(|| {
         let _job = set_up_replicas(1)?;
         let folder = tempfile::tempdir()?;
-        let mut report = Report::new(&args(folder.path(), &[])?)?;
+        let mut report = Report::new(&args(folder.path(), &[])?.options)?;
         let notes = Notes::default();
         let mut callbacks = schedule(&Noting(Rc::clone(&notes)));
         for step in 1..=4 {
@@ -233,7 +234,7 @@ fn trained(more: &'static [&'static str]) -> Result<Vec<String>> {
         let folder = tempfile::tempdir()?;
         let args = args(folder.path(), more)?;
         let job = set_up(&options(&folder.path().to_string_lossy(), more))?;
-        train(&args, &job.datasets, &mut Report::new(&args)?)?.context("it was stopped")?;
+        train(&args, &job.datasets, &mut Report::new(&args.options)?)?.context("it was stopped")?;
         ensure_loads(&args, &job)?;
         let entries = fs::read_dir(folder.path().join("checkpoints"))?;
         let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -246,9 +247,9 @@ fn trained(more: &'static [&'static str]) -> Result<Vec<String>> {
 /// Makes sure that the latest checkpoint holds the model that was trained.
 fn ensure_loads(args: &Args, job: &Job) -> Result<()> {
     let trained = job.parameters()?;
-    Checkpoints::new(args)
+    Checkpoints::new::<Project>(&args.options)
         .find(&Which::Latest)?
-        .restore_model()?;
+        .restore_model::<Project>()?;
     ensure!(
         trained == job.parameters()?,
         "the checkpoint is of another model"
@@ -302,7 +303,7 @@ fn what_is_missing_stops_with_an_error() {
     // No checkpoint to evaluate.
     let found = on_own_thread(move || {
         let _job = set_up_replicas(1)?;
-        Checkpoints::new(&nowhere)
+        Checkpoints::new::<Project>(&nowhere.options)
             .find_for_all(&Which::Latest)
             .map(drop)
     });
@@ -316,7 +317,7 @@ fn what_is_missing_stops_with_an_error() {
     let found = on_own_thread(|| {
         let _job = set_up_replicas(1)?;
         let folder = tempfile::tempdir()?;
-        let mut report = Report::new(&args(folder.path(), &[])?)?;
+        let mut report = Report::new(&args(folder.path(), &[])?.options)?;
         schedule(&Noting(Notes::default())).after_step(after_step(5), &mut report)
     });
     assert_eq!(error(found), "no more");

@@ -8,13 +8,16 @@ mod support;
 use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Result;
+use kiln_engine::{
+    data::{BatchOptions, Dataset, Remainder},
+    distribute::{load_parameters, named_parameters},
+    globals::{update_model, weights_and_gradients},
+};
 use serde::Deserialize;
 use support::{Job, on_own_thread, set_up};
 use training::{
-    data::{BatchOptions, Dataset, Remainder},
     dataset::{CLASSES, Example},
-    distribute::{load_parameters, named_parameters},
-    globals,
+    globals::{self, Project},
     train::distributed_train_step,
 };
 
@@ -78,10 +81,7 @@ fn load_initial_weights(job: &Job, parity: &Arc<Parity>) -> Result<()> {
     let parity = Arc::clone(parity);
     let loaded = job.strategy.run_on_all(move |_| {
         let values = initial_weights(&parity)?;
-        globals::update_trainable(|mut trainable| {
-            trainable.model = load_parameters(trainable.model, &values)?;
-            Ok(trainable)
-        })
+        update_model::<Project>(|model| load_parameters(model, &values))
     });
     loaded.map(drop)
 }
@@ -119,7 +119,7 @@ fn check_step(job: &Job, expected: &Step) -> Result<()> {
     assert_close("the loss", loss, expected.loss, 1e-5 * expected.loss);
     let values = job
         .strategy
-        .run_on_first(|_| globals::weights_and_gradients())?;
+        .run_on_first(|_| weights_and_gradients::<Project>())?;
     let values: BTreeMap<_, _> = values.into_iter().collect();
     for (name, expected) in &expected.gradient_norms {
         let gradient = norm(&values[&format!("gradients/{name}")]);

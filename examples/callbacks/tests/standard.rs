@@ -11,14 +11,17 @@ use burn::{
     tensor::Tensor,
 };
 use clap::Parser;
+use kiln_engine::{
+    distribute::{Gradients, apply_gradients, named_parameters},
+    globals::{set_step, weights_and_gradients},
+};
 use support::{Job, on_own_thread, set_up, set_up_replicas};
 use training::{
     cli::{Args, Command},
     dataset::CLASSES,
     digits::{FREEZE_AFTER, FROZEN},
-    distribute::{Gradients, named_parameters},
-    globals,
-    train::{apply_gradients, distributed_train_step},
+    globals::{self, Project},
+    train::distributed_train_step,
 };
 
 fn parameters(job: &Job) -> Result<Vec<(String, Vec<f32>)>> {
@@ -61,7 +64,7 @@ fn what_is_not_finite_on_one_replica_becomes_zero_on_all() {
                         gradients: GradientsParams::new(),
                     };
                     globals::model()?.visit(&mut filled);
-                    apply_gradients(Gradients::new().with(filled.gradients))
+                    apply_gradients::<Project>(Gradients::new().with(filled.gradients))
                 });
                 updated.map(drop)
             })?;
@@ -86,7 +89,7 @@ fn a_layer_is_frozen_after_its_step_and_also_after_a_resume() {
     let job = set_up_replicas(3).unwrap();
     // As a checkpoint sets it.
     let resumed = job.strategy.run_on_all(|_| {
-        globals::set_step(FREEZE_AFTER - 1);
+        set_step(FREEZE_AFTER - 1);
         Ok(())
     });
     resumed.unwrap();
@@ -103,7 +106,7 @@ fn gradients_for_display_are_there_after_any_step() {
     distributed_train_step(job.batches(24, 12).unwrap().remove(0)).unwrap();
     let values = job
         .strategy
-        .run_on_first(|_| globals::weights_and_gradients());
+        .run_on_first(|_| weights_and_gradients::<Project>());
     let values = values.unwrap();
     for (name, _) in parameters(&job).unwrap() {
         let tag = format!("gradients/{name}");
@@ -148,7 +151,7 @@ fn evaluate_and_inference_are_entry_points() {
         Some(Command::Train)
     ));
     let evaluate = parse(&["callbacks", "evaluate", "--checkpoint", "best"]);
-    assert!(matches!(evaluate, Some(Command::Test { .. })));
+    assert!(matches!(evaluate, Some(Command::Test(_))));
     let inference = parse(&["callbacks", "inference", "digits.gz"]);
     assert!(matches!(inference, Some(Command::Infer(_))));
 }

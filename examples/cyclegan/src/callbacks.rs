@@ -2,19 +2,21 @@
 
 use anyhow::Result;
 use burn::{module::Module, tensor::Tensor};
-
-use crate::{
+use kiln_engine::{
     checkpoint::Progress,
-    cli::Args,
     data::Collate,
-    dataset::{Batch, read_examples},
     distribute::Callbacks,
-    globals,
-    model::Translations,
     report::{
         Report,
         picture::{Picture, sheet},
     },
+};
+
+use crate::{
+    cli::Args,
+    dataset::{Batch, read_examples},
+    globals,
+    model::Translations,
 };
 
 /// Epochs from one sheet of cycles to the next.
@@ -28,7 +30,7 @@ pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
     let args = args.clone();
     Callbacks::new().every_epochs(1, move |context, report| {
         let progress = context.progress;
-        match progress.epoch.is_multiple_of(EPOCHS) || progress.epoch == args.epochs {
+        match progress.epoch.is_multiple_of(EPOCHS) || progress.epoch == args.options.epochs {
             true => draw_cycles(&args, progress, report),
             false => Ok(()),
         }

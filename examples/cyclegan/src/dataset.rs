@@ -7,30 +7,19 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::{Device, Tensor, TensorData};
+use kiln_engine::{
+    data::{Cached, Collate, Dataset, Datasets, ImageFolder, Map, Subset, Zip, hash_all},
+    report::picture::{self, Picture},
+};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::Sha256;
 
-use crate::{
-    cli::Args,
-    data::{
-        BatchOptions, Cached, Collate, Dataset, DistributedDataset, ImageFolder, Map, Remainder,
-        Subset, Zip, hash_all,
-    },
-    globals,
-    report::picture::{self, Picture},
-};
+use crate::cli::Args;
 pub use image::{Image, MULTIPLE, SMALLEST};
 use textures::{Texture, Textures};
 
 /// One image in `VALIDATION_PART` of the training folders is for validation.
 const VALIDATION_PART: usize = 10;
-
-/// The datasets, distributed over the replicas.
-pub struct Datasets {
-    pub train: DistributedDataset<Example>,
-    pub validation: DistributedDataset<Example>,
-    pub test: DistributedDataset<Example>,
-}
 
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
@@ -86,44 +75,10 @@ fn stack<'a>(
 ///
 /// # Errors
 /// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets> {
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     let (train_and_validation, test) = read_examples(args)?;
     let (train, validation) = split(train_and_validation)?;
-    let strategy = globals::strategy()?;
-    let global_batch_size = globals::global_batch_size()?;
-    let remainder = match args.steps_per_epoch {
-        Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
-        None if args.drop_remainder => Remainder::Drop,
-        None => Remainder::Keep,
-    };
-    // Each example of validation and test counts once, so nothing is dropped or changed there.
-    let evaluation = BatchOptions {
-        global_batch_size,
-        seed: args.seed,
-        shuffle: false,
-        remainder: Remainder::Keep,
-        accumulate: 1,
-        prefetch: args.prefetch,
-        training: false,
-        augment: None,
-    };
-    let training = BatchOptions {
-        shuffle: true,
-        remainder,
-        accumulate: args.accumulate,
-        training: true,
-        augment: Some(Arc::new(augment)),
-        ..evaluation.clone()
-    };
-    let distribute = |name, examples, options| {
-        let dataset = strategy.distribute_dataset(examples, options);
-        dataset.with_context(|| format!("cannot batch the {name} split"))
-    };
-    Ok(Datasets {
-        train: distribute("train", train, training)?,
-        validation: distribute("validation", validation, evaluation.clone())?,
-        test: distribute("test", test, evaluation)?,
-    })
+    Datasets::distribute(&args.options, [train, validation, test], augment)
 }
 
 /// Flips both images at random, and moves the window through which each is seen; anew in every
@@ -200,7 +155,7 @@ fn subset(images: Images, indices: Vec<usize>) -> Result<Images> {
 
 /// As many pairs as the shorter of the two has images.
 fn pairs(args: &Args, x: Images, y: Images) -> Examples {
-    let pairs = Arc::new(Zip::new(x, y, args.seed));
+    let pairs = Arc::new(Zip::new(x, y, args.options.seed));
     Arc::new(Map::new(pairs, |(x, y)| Ok(Example { x, y })))
 }
 
@@ -208,12 +163,12 @@ fn pairs(args: &Args, x: Images, y: Images) -> Examples {
 /// `--image-size` in their middle.
 fn images(args: &Args, name: &str, side: usize) -> Result<Images> {
     let window = [args.image_size; 2];
-    let Some(root) = &args.data_dir else {
+    let Some(root) = &args.options.data_dir else {
         return Ok(Arc::new(match name {
-            "trainA" => Textures::new(Texture::Stripes, 600, side, window, [args.seed, 0]),
-            "trainB" => Textures::new(Texture::Squares, 640, side, window, [args.seed, 1]),
-            "testA" => Textures::new(Texture::Stripes, 48, side, window, [args.seed, 2]),
-            _ => Textures::new(Texture::Squares, 40, side, window, [args.seed, 3]),
+            "trainA" => Textures::new(Texture::Stripes, 600, side, window, [args.options.seed, 0]),
+            "trainB" => Textures::new(Texture::Squares, 640, side, window, [args.options.seed, 1]),
+            "testA" => Textures::new(Texture::Stripes, 48, side, window, [args.options.seed, 2]),
+            _ => Textures::new(Texture::Squares, 40, side, window, [args.options.seed, 3]),
         }));
     };
     let folder = ImageFolder::open(root, side, side)?;
@@ -223,7 +178,7 @@ fn images(args: &Args, name: &str, side: usize) -> Result<Images> {
         format!("{root} has no folder {name}: it needs trainA, trainB, testA and testB")
     })?;
     let of_class = first_of(&folder, class)?..first_of(&folder, class + 1)?;
-    let image = move |picture: crate::data::Picture| {
+    let image = move |picture: kiln_engine::data::Picture| {
         Image::new(picture.pixels, [picture.height, picture.width], window)
     };
     let images: Images = Arc::new(Map::new(Arc::new(folder), image));

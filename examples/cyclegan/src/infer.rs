@@ -10,17 +10,21 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor},
 };
+use kiln_engine::{
+    checkpoint::Checkpoints,
+    data::Collate,
+    distribute::{mean_absolute_error, visible_devices},
+    options::Infer,
+    report::{picture::Picture, predictions::Predictions},
+};
 use serde::Serialize;
 
 use crate::{
     callbacks::prepare_inputs,
-    checkpoint::Checkpoints,
-    cli::{Args, Infer},
-    data::Collate,
+    cli::Args,
     dataset::{Batch, Example, Image, MULTIPLE, SMALLEST},
-    distribute::{mean_absolute_error, visible_devices},
+    globals::Project,
     model::Model,
-    report::{picture::Picture, predictions::Predictions},
 };
 
 /// Examples that go through the model at once.
@@ -100,9 +104,9 @@ fn targets(files: &[PathBuf], folder: &Path) -> Result<Vec<PathBuf>> {
 /// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
 pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     let device = visible_devices().remove(0);
-    let checkpoint = Checkpoints::new(args).find(&options.checkpoint)?;
+    let checkpoint = Checkpoints::new::<Project>(&args.options).find(&options.checkpoint)?;
     let model = checkpoint.load_model(Model::new(args, &device))?.valid();
-    let folder = args.output_dir.join("translations");
+    let folder = args.options.output_dir.join("translations");
     create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let targets = targets(&options.files, &folder)?;
     Predictions::write_all(options, |output| {

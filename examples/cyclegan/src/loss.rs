@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
+use kiln_engine::distribute::{Losses, Reduction, compute_average_loss, replica_context};
 
 use crate::{
     dataset::Batch,
-    distribute::{Losses, Reduction, compute_average_loss, replica_context},
     globals,
     model::{Model, Translations},
 };

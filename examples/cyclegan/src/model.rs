@@ -10,13 +10,13 @@ use burn::{
     optim::AdamConfig,
     tensor::{Device, Tensor},
 };
-
-use crate::{
-    cli::Args,
-    dataset::Batch,
+use kiln_engine::{
+    TrainState,
     distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    strategy::StrategyKind,
+    options::StrategyKind,
 };
+
+use crate::{cli::Args, dataset::Batch};
 pub use discriminator::Discriminator;
 pub use generator::Generator;
 
@@ -109,9 +109,19 @@ pub struct Trainable {
     pub optimizer_y: ScheduledOptimizer,
 }
 
-impl Trainable {
+impl TrainState for Trainable {
+    type Model = Model;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn with_model(self, model: Model) -> Self {
+        Trainable { model, ..self }
+    }
+
     /// Takes one step down the gradients: each optimizer sees those of its network.
-    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
         let model = self.model;
         let g = gradients.take(&model.generator_g);
         let f = gradients.take(&model.generator_f);
@@ -127,7 +137,7 @@ impl Trainable {
     }
 
     /// All optimizers, by the name of their file in a checkpoint.
-    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
         vec![
             ("optimizer_g", &mut self.optimizer_g),
             ("optimizer_f", &mut self.optimizer_f),
@@ -143,11 +153,11 @@ impl Trainable {
 /// The strategy is `model-parallel`, which cuts a model into stages.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
     ensure!(
-        args.strategy != StrategyKind::ModelParallel,
+        args.options.strategy != StrategyKind::ModelParallel,
         "--strategy model-parallel sends a batch once through the stages of one network, and this \
          model sends it through four networks several times: use --strategy mirrored"
     );
-    device.seed(args.seed);
+    device.seed(args.options.seed);
     let model = Model::new(args, device);
     let adam = || {
         let adam = AdamConfig::new().with_beta_1(0.5).with_beta_2(0.9);

@@ -1,17 +1,19 @@
 //! Step 7: the test.
 
 use anyhow::Result;
+use kiln_engine::{
+    checkpoint::{Progress, interrupt},
+    data::{Datasets, Shard},
+    distribute::{Losses, PerReplica, ReduceOp},
+    globals::{merged_metrics, reset_metrics},
+    report::Report,
+};
 
 use crate::{
     callbacks::{prepare_inputs, prepare_loss_inputs},
-    checkpoint::{Progress, interrupt},
-    data::Shard,
-    dataset::{Batch, Datasets, Example},
-    distribute::{Losses, PerReplica, ReduceOp},
-    globals::{self, Split},
+    dataset::{Batch, Example},
+    globals::{self, Project, Split},
     loss::cycle_losses,
-    metric::{merged_metrics, reset_metrics},
-    report::Report,
 };
 
 /// One replica's losses for its share of a batch; nothing is learnt.
@@ -40,8 +42,8 @@ pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losse
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
-pub fn test(trained: Progress, datasets: &Datasets, report: &mut Report) -> Result<()> {
-    reset_metrics(Split::Test)?;
+pub fn test(trained: Progress, datasets: &Datasets<Example>, report: &mut Report) -> Result<()> {
+    reset_metrics::<Project>(Split::Test)?;
     globals::strategy()?.run_on_all(globals::prepare_inference)?;
     let epochs = trained.epoch - 1;
     report.begin(Split::Test, epochs, datasets.test.batches_per_epoch());
@@ -55,5 +57,5 @@ pub fn test(trained: Progress, datasets: &Datasets, report: &mut Report) -> Resu
             return Ok(());
         }
     }
-    report.end(trained.step, &merged_metrics(Split::Test)?)
+    report.end(trained.step, &merged_metrics::<Project>(Split::Test)?)
 }

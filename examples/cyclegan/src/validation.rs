@@ -2,17 +2,19 @@
 
 use anyhow::Result;
 use indexmap::IndexMap;
+use kiln_engine::{
+    checkpoint::{Progress, interrupt},
+    data::{DistributedDataset, Shard},
+    distribute::{Losses, PerReplica, ReduceOp},
+    globals::{merged_metrics, reset_metrics},
+    report::Report,
+};
 
 use crate::{
     callbacks::{prepare_inputs, prepare_loss_inputs},
-    checkpoint::interrupt,
-    data::{DistributedDataset, Shard},
     dataset::{Batch, Example},
-    distribute::{Losses, PerReplica, ReduceOp},
-    globals::{self, Split},
+    globals::{self, Project, Split},
     loss::cycle_losses,
-    metric::{merged_metrics, reset_metrics},
-    report::Report,
 };
 
 /// One replica's losses for its share of a batch; nothing is learnt.
@@ -44,14 +46,13 @@ pub fn distributed_validation_step(inputs: PerReplica<Shard<Example>>) -> Result
 /// # Errors
 /// A replica failed, or a file cannot be written.
 pub fn validate(
-    epoch: usize,
-    step: usize,
+    progress: Progress,
     data: &DistributedDataset<Example>,
     report: &mut Report,
 ) -> Result<Option<IndexMap<String, f64>>> {
-    reset_metrics(Split::Validation)?;
+    reset_metrics::<Project>(Split::Validation)?;
     globals::strategy()?.run_on_all(globals::prepare_inference)?;
-    report.begin(Split::Validation, epoch, data.batches_per_epoch());
+    report.begin(Split::Validation, progress.epoch, data.batches_per_epoch());
     let mut batches = data.epoch(1);
     while let Some(inputs) = report.wait_for(|| batches.next()) {
         let losses = distributed_validation_step(inputs)?;
@@ -61,8 +62,8 @@ pub fn validate(
             return Ok(None);
         }
     }
-    let metrics = merged_metrics(Split::Validation)?;
-    report.end(step, &metrics)?;
+    let metrics = merged_metrics::<Project>(Split::Validation)?;
+    report.end(progress.step, &metrics)?;
     let by_name = metrics
         .into_iter()
         .map(|metric| (metric.name, metric.value));

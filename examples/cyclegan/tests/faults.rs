@@ -15,15 +15,18 @@ use std::{
 use anyhow::Result;
 use burn::tensor::{Device, Tensor};
 use image::{Rgb, RgbImage};
-use training::{
+use kiln_engine::{
+    Metrics,
     checkpoint::{Checkpoint, Progress},
     data::{Cached, Dataset, stream},
+    report::Report,
+};
+use training::{
     dataset::{Batch, Image, read_examples},
-    epochs::train,
     loss::{CycleLosses, ERRORS, Errors, GeneratorLosses, create_loss_objects},
     metric::create_metrics,
     model::Translations,
-    report::Report,
+    train::train,
 };
 
 use job::{on_own_thread, set_up};
@@ -77,7 +80,7 @@ fn each_error_is_that_of_its_own_pair() {
         let image = image(&mut images);
         *image = image.clone() + 0.125;
         let errors = Errors::new(&create_loss_objects().distance, &batch, &images);
-        let mut metrics = create_metrics().test;
+        let mut metrics = create_metrics();
         metrics.update(&no_losses(), &errors);
         let measured = metrics
             .all()
@@ -257,7 +260,7 @@ fn trained(output: &Path, epochs: &str, resume: &[&str]) -> Progress {
     on_own_thread(move || {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let job = set_up(&options)?;
-        let mut report = Report::new(&job.args)?;
+        let mut report = Report::new(&job.args.options)?;
         Ok(train(&job.args, &job.datasets, &mut report)?.unwrap())
     })
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use clap::Parser;
 use image::{GenericImageView, Rgb, RgbImage};
+use kiln_engine::report::Report;
 use training::{
     cli::{Args, Command},
-    epochs::train,
     infer::{infer, read_inputs},
-    report::Report,
+    train::train,
 };
 
 use job::{on_own_thread, set_up};
@@ -30,7 +30,11 @@ fn translations_have_the_size_of_their_images_in_fours() {
         let options = ["--output-dir", &folder, "--filters", "2", "--epochs", "1"];
         let options = [&options[..], &["--steps-per-epoch", "1", "--replicas", "1"]].concat();
         let job = set_up(&options)?;
-        train(&job.args, &job.datasets, &mut Report::new(&job.args)?)?;
+        train(
+            &job.args,
+            &job.datasets,
+            &mut Report::new(&job.args.options)?,
+        )?;
         let table = output
             .path()
             .join("table.csv")

@@ -5,14 +5,16 @@ mod job;
 use std::sync::Arc;
 
 use anyhow::Result;
+use kiln_engine::{
+    data::Dataset,
+    distribute::{load_parameters, named_parameters},
+    globals::{merged_metrics, reset_metrics, update_trainable, weights_and_gradients},
+};
 use serde_json::Value;
 use training::{
-    data::Dataset,
     dataset::{Example, Examples, Image},
-    distribute::{load_parameters, named_parameters},
-    globals::{self, Split},
+    globals::{Project, Split},
     loss::{ERRORS, LOSSES},
-    metric::{merged_metrics, reset_metrics},
     train::distributed_train_step,
 };
 
@@ -80,7 +82,7 @@ fn load_initial(job: &Job, parameters: &[Value]) -> Result<()> {
         .map(|one| numbers(&one["shape"]))
         .collect();
     job.strategy.run_on_first(move |_| {
-        globals::update_trainable(|mut trainable| {
+        update_trainable::<Project>(|mut trainable| {
             let named = named_parameters(&trainable.model).into_iter();
             let names: Vec<String> = named.map(|(name, _)| name).collect();
             assert_eq!(names.len(), shapes.len(), "parameters");
@@ -120,18 +122,18 @@ fn train(steps: usize) -> Vec<Step> {
         let options = in_one_batch(&examples);
         let data = job.strategy.distribute_dataset(examples, options)?;
         let step = |number| -> Result<Step> {
-            reset_metrics(Split::Train)?;
+            reset_metrics::<Project>(Split::Train)?;
             let losses = distributed_train_step(data.epoch(number).next().unwrap())?;
             let mut values: Vec<_> = losses
                 .iter()
                 .map(|(name, loss)| (name.to_owned(), loss))
                 .collect();
-            let metrics = merged_metrics(Split::Train)?.into_iter();
+            let metrics = merged_metrics::<Project>(Split::Train)?.into_iter();
             let errors = metrics.filter(|metric| ERRORS.contains(&metric.name.as_str()));
             values.extend(errors.map(|metric| (metric.name, metric.value)));
             let tensors = job
                 .strategy
-                .run_on_first(|_| globals::weights_and_gradients())?;
+                .run_on_first(|_| weights_and_gradients::<Project>())?;
             Ok((values, tensors))
         };
         (1..=steps).map(step).collect()

@@ -3,10 +3,10 @@
 mod job;
 
 use anyhow::{Context, Result};
+use kiln_engine::globals::{merged_metrics, reset_metrics};
 use training::{
-    globals::{self, Split},
+    globals::{self, Project, Split},
     loss::LOSSES,
-    metric::{merged_metrics, reset_metrics},
     train::distributed_train_step,
     validation::distributed_validation_step,
 };
@@ -27,12 +27,12 @@ fn losses(replicas: &'static str, batch_size: &'static str) -> Vec<Vec<f64>> {
             let named = LOSSES.map(|name| step.get(name).context(name));
             losses.push(named.into_iter().collect::<Result<_>>()?);
         }
-        reset_metrics(Split::Validation)?;
+        reset_metrics::<Project>(Split::Validation)?;
         job.strategy.run_on_all(globals::prepare_inference)?;
         for batch in job.datasets.validation.epoch(1) {
             distributed_validation_step(batch)?;
         }
-        let metrics = merged_metrics(Split::Validation)?;
+        let metrics = merged_metrics::<Project>(Split::Validation)?;
         losses.push(metrics.iter().map(|metric| metric.value).collect());
         Ok(losses)
     })

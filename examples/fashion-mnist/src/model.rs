@@ -10,14 +10,17 @@ use burn::{
     },
     tensor::{Device, Tensor, activation::relu},
 };
-
-use crate::{
+use kiln_engine::{
+    TrainState,
     adam::AdamConfig,
-    cli::Args,
-    dataset::{CLASSES, SIZE},
-    distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    distribute::{FlatGradients, ScheduledOptimizer, Stage, scale_regularization_loss},
     layers::conv2d_relu_max_pool2d,
 };
+
+use crate::{cli::Args, dataset::CLASSES, fashion_mnist::SIZE};
+
+/// The weight of the penalty for large kernels.
+pub const L2: f64 = 1e-5;
 
 /// Rows and columns that two convolutions without padding, each halved, leave of an image.
 const POOLED: usize = ((SIZE - 2) / 2 - 2) / 2;
@@ -76,6 +79,17 @@ impl Model {
         let hidden = self.hidden.weight.val().square().sum(); // [1]
         conv1.to_device(&device) + conv2.to_device(&device) + hidden.to_device(&device)
     }
+
+    /// The replica's part of the penalty for large kernels, shape `[1]`: over all replicas, and all
+    /// batches of an update, it adds up to [`L2`] times the sum of the squared kernels. Training only.
+    ///
+    /// Source: `tf.keras.regularizers.L2` with `tf.nn.scale_regularization_loss`.
+    ///
+    /// # Errors
+    /// This thread is no replica's.
+    pub fn regularization_loss(&self) -> Result<Tensor<1>> {
+        scale_regularization_loss(self.squared_kernels() * L2)
+    }
 }
 
 /// A convolution with 3x3 kernels and no padding, as Keras starts it.
@@ -115,16 +129,26 @@ pub struct Trainable {
     pub optimizer: ScheduledOptimizer,
 }
 
-impl Trainable {
+impl TrainState for Trainable {
+    type Model = Model;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn with_model(self, model: Model) -> Self {
+        Trainable { model, ..self }
+    }
+
     /// Takes one step down the gradients.
-    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
         let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);
         self
     }
 
     /// All optimizers, by the name of their file in a checkpoint.
-    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
         vec![("optimizer", &mut self.optimizer)]
     }
 }
@@ -134,7 +158,7 @@ impl Trainable {
 /// # Errors
 /// None.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
-    device.seed(args.seed);
+    device.seed(args.options.seed);
     let model = Model::new(device);
     let optimizer = ScheduledOptimizer::new(AdamConfig::keras().init(), args.learning_rate);
     Ok(Trainable { model, optimizer })

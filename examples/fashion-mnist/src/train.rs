@@ -1,21 +1,131 @@
-//! Step 6: the step of training, on one replica and on all; `epochs.rs` repeats it.
+//! Step 6: the loop over epochs and batches, and the step of training, on one replica and on all.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use burn::{optim::GradientsParams, tensor::Tensor};
+use kiln_engine::{
+    checkpoint::Progress,
+    data::{Datasets, Epoch, Shard},
+    distribute::{
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, train_shard,
+    },
+    report::{
+        Report,
+        profile::{Phase, span},
+    },
+    training::Training,
+};
 
 use crate::{
-    callbacks::{is_trainable, prepare_inputs, prepare_loss_inputs},
-    data::Shard,
+    callbacks::{create_callbacks, prepare_inputs, prepare_loss_inputs},
+    cli::{Args, LoopStyle},
     dataset::{Batch, Example},
-    distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, Pipeline, ReduceOp,
-        replica_context,
-    },
-    globals::{self, Split},
-    loss::{compute_loss, per_example_losses, regularization_loss},
-    model::{Model, STAGES},
-    report::profile::{Phase, span},
+    globals::{self, Project, Split},
+    loss::{compute_loss, per_example_losses},
+    objective::Objective,
+    validation::validate,
 };
+
+/// Trains until `--epochs`, or until a callback ends it, with a validation after each epoch and
+/// checkpoints. `None` means that a signal stopped it before.
+///
+/// # Errors
+/// A replica failed, or a file cannot be written.
+pub fn train(
+    args: &Args,
+    datasets: &Datasets<Example>,
+    report: &mut Report,
+) -> Result<Option<Progress>> {
+    ensure!(
+        args.loop_style != LoopStyle::Function || args.options.checkpoint_steps.is_none(),
+        "--loop-style function stops nowhere in an epoch, so it saves no checkpoint there: \
+         leave out --checkpoint-steps or use another --loop-style"
+    );
+    let callbacks = create_callbacks(args);
+    let mut training = Training::<Project>::start(&args.options, datasets, report, callbacks)?;
+    while training.has_epochs_left() {
+        let Some(objective) = train_epoch(&mut training, args.loop_style)? else {
+            break;
+        };
+        let step = training.progress().step;
+        let report = training.report();
+        report.scalar(step, "train/objective", objective.mean())?;
+        // Validates, and saves where a checkpoint is due.
+        if !training.end_epoch(validate)? {
+            break;
+        }
+    }
+    training.end()
+}
+
+/// Trains on what is left of an epoch, and gives its objective; `None` where training is to stop.
+fn train_epoch(
+    training: &mut Training<'_, Project>,
+    style: LoopStyle,
+) -> Result<Option<Objective>> {
+    let left = training.batches_left();
+    let mut batches = training.begin_epoch();
+    let mut objective = Objective::default();
+    match style {
+        LoopStyle::Elements => {
+            while let Some(inputs) = training.next_batch(&mut batches) {
+                // Reports, calls callbacks and saves what is due; false where training is to stop.
+                if !training.step(inputs, |inputs| counted_step(inputs, &mut objective))? {
+                    return Ok(None);
+                }
+            }
+        }
+        LoopStyle::Iterator => {
+            for _ in 0..left {
+                let inputs = training.next_batch(&mut batches);
+                let inputs = inputs.context("the epoch has too few batches")?;
+                if !training.step(inputs, |inputs| counted_step(inputs, &mut objective))? {
+                    return Ok(None);
+                }
+            }
+        }
+        LoopStyle::Function => objective = distributed_train_epoch(training, batches)?,
+    }
+    Ok(Some(objective))
+}
+
+/// Trains on all `batches` that are left of an epoch, and gives their objective.
+///
+/// Source: `distributed_train_epoch` of the tutorial, which iterates inside a `tf.function`.
+///
+/// # Errors
+/// A replica failed.
+pub fn distributed_train_epoch(
+    training: &mut Training<'_, Project>,
+    batches: Epoch<Example>,
+) -> Result<Objective> {
+    let mut objective = Objective::default();
+    for inputs in batches {
+        training.quiet_step(inputs, |inputs| counted_step(inputs, &mut objective))?;
+    }
+    Ok(objective)
+}
+
+/// Trains on a global batch, and counts it in `objective`.
+fn counted_step(inputs: PerReplica<Shard<Example>>, objective: &mut Objective) -> Result<Losses> {
+    let batch = inputs.info();
+    let losses = distributed_train_step(inputs)?;
+    objective.add(batch, &losses);
+    Ok(losses)
+}
+
+/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
+/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
+pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
+    globals::strategy()?.train(inputs, replica_train_step)
+}
+
+/// Trains one replica on its share of a batch.
+fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
+    let (losses, gradients) = train_shard::<Project>(shard, train_step)?;
+    // Summed over all replicas, which then make the same update.
+    apply_gradients::<Project>(gradients)?;
+    Ok(losses)
+}
 
 /// One replica's losses and gradients for its share of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
@@ -23,7 +133,7 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
     let predictions = model.forward(batch.features.clone()); // [batch, classes]
-    let loss = train_loss(&model, predictions, batch)?; // [1]
+    let loss = train_loss(predictions, batch)?; // [1]
     drop(forward);
     let _backward = span(Phase::Backward);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
@@ -33,32 +143,14 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     ))
 }
 
-/// The loss of predictions `[batch, classes]` with the penalty, shape `[1]`; notes the metrics.
-fn train_loss(model: &Model, predictions: Tensor<2>, batch: Batch) -> Result<Tensor<1>> {
+/// The loss of predictions `[batch, classes]` with the penalty, shape `[1]`; updates the metrics.
+pub fn train_loss(predictions: Tensor<2>, batch: Batch) -> Result<Tensor<1>> {
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Train, |metrics| {
         metrics.update(&per_example, &predictions, &batch)
     })??;
-    Ok(compute_loss(per_example)? + regularization_loss(model)?)
-}
-
-/// As `train_step`, with a model in stages, through which parts of the batch follow each other.
-fn pipelined_train_step(pipeline: &Pipeline, parts: Vec<Batch>) -> Result<(Losses, Gradients)> {
-    let _forward_and_backward = span(Phase::Forward);
-    let parts = parts.into_iter().map(prepare_inputs);
-    let parts = parts.collect::<Result<Vec<_>>>()?;
-    let features = parts.iter().map(|part| part.features.clone().into());
-    let model = globals::model()?;
-    let mut step = pipeline.start(&model, STAGES, features.collect())?;
-    let mut losses = Vec::new();
-    for part in parts {
-        let predictions = step.predict()?.tensor(); // [part, classes]
-        let loss = train_loss(&model, predictions, part)?; // [1]
-        step.backward(&loss)?;
-        losses.push(Losses::new().with("loss", &loss));
-    }
-    Ok((Losses::sum(losses), step.gradients()?))
+    Ok(compute_loss(per_example)? + globals::model()?.regularization_loss()?)
 }
 
 /// What happens where gradients, or the loss of a validation, are not finite.
@@ -69,76 +161,4 @@ pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike. The tutorial clips
     // nothing.
     gradients.handle_non_finite(NON_FINITE)
-}
-
-/// Sums the gradients over all replicas and updates the parameters. With `--accumulate` they are only
-/// kept, until the last batch of an update.
-///
-/// # Errors
-/// Another replica failed, or a gradient is not finite.
-pub fn apply_gradients(gradients: Gradients) -> Result<()> {
-    let replica = replica_context()?;
-    let all_reduce = span(Phase::AllReduce);
-    let mut gradients = FlatGradients::new(&globals::model()?, gradients)?;
-    if let Some(earlier) = globals::take_gradients() {
-        gradients.accumulate(&earlier)?;
-    }
-    if replica.batch().is_some_and(|batch| !batch.completes_update) {
-        globals::keep_gradients(gradients);
-        return Ok(());
-    }
-    if let Some(server) = replica.parameter_server() {
-        // It updates its parameters, as below, for all replicas.
-        return server.push(replica.rank(), &gradients);
-    }
-    let gradients = replica.reduce_gradients(gradients)?;
-    drop(all_reduce);
-    let _update = span(Phase::Update);
-    replica.update(gradients, update_parameters)
-}
-
-/// Updates the parameters of this replica, or those of the parameter server on its thread. Of several
-/// replicas on the CPU the first one does so for all: what updates remember belongs in `Trainable`.
-///
-/// # Errors
-/// A gradient is not finite.
-pub fn update_parameters(mut gradients: FlatGradients) -> Result<()> {
-    let _update = span(Phase::Update);
-    let step = globals::step() + 1;
-    globals::set_step(step);
-    if !update_gradients(&mut gradients)? {
-        return Ok(());
-    }
-    gradients.retain(|parameter| is_trainable(parameter, step));
-    globals::remember_gradients(&gradients)?;
-    globals::update_trainable(|trainable| Ok(trainable.update(gradients)))
-}
-
-/// Trains one replica on its share of a batch.
-fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
-    let replica = replica_context()?;
-    let (losses, gradients) = match replica.pipeline() {
-        Some(pipeline) if !shard.is_empty() => {
-            pipelined_train_step(pipeline, shard.load_parts(pipeline.micro_batches())?)?
-        }
-        _ => match shard.load()? {
-            Some(batch) => train_step(batch)?,
-            // Without examples a replica still takes part in the sum, and gets the same update.
-            None => (Losses::new(), Gradients::new()),
-        },
-    };
-    apply_gradients(gradients)?;
-    Ok(losses)
-}
-
-/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
-/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
-pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
-    let strategy = globals::strategy()?;
-    if strategy.is_asynchronous() {
-        let mut finished = strategy.schedule(inputs, replica_train_step)?;
-        return Ok(finished.pop().unwrap_or_default());
-    }
-    let losses = strategy.run(inputs, replica_train_step)?;
-    strategy.reduce(ReduceOp::Sum, losses)
 }

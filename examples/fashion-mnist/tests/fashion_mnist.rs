@@ -12,20 +12,25 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use kiln_engine::{
+    checkpoint::{Checkpoint, Checkpoints, Progress, Which},
+    data::{BatchOptions, Collate, DistributedDataset, Remainder, Subset},
+    distribute::{Callbacks, MergedMetric, visible_devices},
+    globals::{merged_metrics, reset_metrics},
+    report::Report,
+    training::Training,
+};
 use serde_json::Value;
 use training::{
-    checkpoint::{Checkpoint, Checkpoints, Progress, Which},
     cli::Args,
-    data::{BatchOptions, Collate, DistributedDataset, Remainder, Subset},
-    dataset::{Batch, CLASSES, Example, Examples, FILES, SIZE, read_examples},
-    distribute::{MergedMetric, visible_devices},
-    epochs::{distributed_train_epoch, train},
-    globals::{self, Split},
-    loss::{L2, create_loss_objects},
-    metric::{merged_metrics, reset_metrics},
-    report::Report,
-    test::{test, test_without_strategy},
-    train::distributed_train_step,
+    dataset::{Batch, CLASSES, Example, Examples, read_examples},
+    fashion_mnist::{FILES, SIZE},
+    globals::{self, Project, Split},
+    loss::create_loss_objects,
+    model::L2,
+    test::test,
+    train::{distributed_train_epoch, distributed_train_step, train},
+    without_strategy::test_without_strategy,
 };
 
 use support::{Job, on_own_thread, set_up, values};
@@ -60,7 +65,7 @@ fn first(
 
 /// The mean cross-entropy of what `split` counted.
 fn mean_loss(split: Split) -> Result<f64> {
-    Ok(merged_metrics(split)?[0].value)
+    Ok(merged_metrics::<Project>(split)?[0].value)
 }
 
 /// The penalty as the initial weights have it.
@@ -85,7 +90,7 @@ fn the_penalty_counts_once_whatever_the_replicas_and_the_accumulation() -> Resul
             let job = set_up(&["--replicas", &replicas.to_string()])?;
             let expected = penalty(&job)?;
             ensure!(expected > 1e-3, "the penalty is {expected}");
-            reset_metrics(Split::Train)?;
+            reset_metrics::<Project>(Split::Train)?;
             let mut objective = 0.0;
             for inputs in first(&job, examples, batch, accumulate)?.epoch(1) {
                 objective += distributed_train_step(inputs)?
@@ -106,10 +111,22 @@ fn the_penalty_counts_once_whatever_the_replicas_and_the_accumulation() -> Resul
 #[test]
 fn the_loss_of_an_epoch_is_the_mean_over_examples_where_batches_differ_in_size() -> Result<()> {
     // Weights stay as they are, so that all batches are seen by the same model.
-    let job = set_up(&["--replicas", "2", "--learning-rate", "1e-30"])?;
-    reset_metrics(Split::Train)?;
-    let (data, mut progress) = (first(&job, 19, 8, 1)?, Progress::START);
-    let mean = distributed_train_epoch(data.epoch(1), &mut progress)?.mean();
+    let folder = tempfile::tempdir()?;
+    let output = folder.path().to_string_lossy();
+    let options = [
+        "--replicas",
+        "2",
+        "--learning-rate",
+        "1e-30",
+        "--output-dir",
+        &output,
+    ];
+    let (args, job) = (args(&options)?, set_up(&options)?);
+    let (data, mut report) = (first(&job, 19, 8, 1)?, Report::new(&args.options)?);
+    let callbacks = Callbacks::new();
+    let mut training = Training::start(&args.options, &job.datasets, &mut report, callbacks)?;
+    let mean = distributed_train_epoch(&mut training, data.epoch(1))?.mean();
+    let progress = training.progress();
     assert_eq!((progress.step, progress.examples), (3, 19));
     let expected = mean_loss(Split::Train)? + penalty(&job)?;
     assert!((mean - expected).abs() < 1e-5, "{mean} and {expected}");
@@ -159,7 +176,8 @@ fn the_test_loss_is_the_mean_over_examples_and_not_the_epoch() -> Result<()> {
                 epoch: 8,
                 ..Progress::START
             };
-            test(trained, &job.datasets, &mut Report::new(&args(&options)?)?)?;
+            let mut report = Report::new(&args(&options)?.options)?;
+            test(trained, &job.datasets, &mut report)?;
             let losses = test_losses(&job)?;
             let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
             let (expected, loss) = (mean(&losses), logged(folder.path(), "loss")?);
@@ -187,11 +205,11 @@ fn trained(output: &Path, options: &[&str]) -> Result<(usize, String, Vec<Merged
         let options = options.iter().map(String::as_str);
         let options: Vec<&str> = options.chain(["--output-dir", &output]).collect();
         let (args, job) = (args(&options)?, set_up(&options)?);
-        let mut report = Report::new(&args)?;
+        let mut report = Report::new(&args.options)?;
         let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
         test(progress, &job.datasets, &mut report)?;
-        let latest = Checkpoints::new(&args).find(&Which::Latest)?;
-        let metrics = merged_metrics(Split::Test)?;
+        let latest = Checkpoints::new::<Project>(&args.options).find(&Which::Latest)?;
+        let metrics = merged_metrics::<Project>(Split::Test)?;
         Ok((progress.step, latest.manifest.parameters, metrics))
     })
 }

@@ -11,12 +11,16 @@ use burn::{
     module::{Module, ModuleMapper, Param},
     tensor::{Tensor, TensorData},
 };
+use kiln_engine::{
+    data::{BatchOptions, Dataset, Remainder},
+    distribute::{FlatGradients, named_parameters},
+    globals::update_trainable,
+};
 use serde::Deserialize;
 use training::{
-    data::{BatchOptions, Dataset, Remainder},
-    dataset::{Example, SIZE},
-    distribute::FlatGradients,
-    globals,
+    dataset::Example,
+    fashion_mnist::SIZE,
+    globals::{self, Project},
     model::Model,
     train::{distributed_train_step, train_step},
 };
@@ -136,7 +140,7 @@ fn job(reference: &Arc<Reference>) -> Result<Job> {
     let job = set_up(&["--strategy", "one-device"])?;
     let reference = Arc::clone(reference);
     job.strategy.run_on_all(move |_| {
-        globals::update_trainable(|mut trainable| {
+        update_trainable::<Project>(|mut trainable| {
             trainable.model = trainable.model.map(&mut Initial {
                 parameters: &reference.parameters,
                 place: 0,
@@ -220,9 +224,7 @@ fn three_updates_are_those_of_tensorflow() -> Result<()> {
         assert_close(&format!("the loss of step {number}"), loss, *expected, 1e-5);
     }
     let trained: Model = job.strategy.run_on_first(|_| globals::model())?;
-    let trained: HashMap<_, _> = training::distribute::named_parameters(&trained)
-        .into_iter()
-        .collect();
+    let trained: HashMap<_, _> = named_parameters(&trained).into_iter().collect();
     for parameter in &reference.parameters {
         let Parameter { name, every, .. } = parameter;
         let mut values = vec![0.0; trained[name].len()]; // as Keras lays them out

@@ -2,12 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
+use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
 
-use crate::{
-    dataset::Batch,
-    distribute::{Reduction, compute_average_loss, replica_context},
-    globals,
-};
+use crate::{dataset::Batch, globals};
 
 /// Keras's `keras.config.epsilon()`.
 const EPSILON: f64 = 1e-7;

@@ -10,14 +10,14 @@ use burn::{
     },
     tensor::{Device, Tensor, activation::softmax},
 };
-
-use crate::{
+use kiln_engine::{
+    TrainState,
     adam::AdamConfig,
-    cli::Args,
-    dataset::CLASSES,
     distribute::{Dropout, FlatGradients, ScheduledOptimizer, Stage},
     layers::conv2d_relu_max_pool2d,
 };
+
+use crate::{cli::Args, dataset::CLASSES};
 
 /// Height and width of what the last layer sees: that of a 28x28 picture after two poolings.
 const GRID: usize = 7;
@@ -95,16 +95,26 @@ pub struct Trainable {
     pub optimizer: ScheduledOptimizer,
 }
 
-impl Trainable {
+impl TrainState for Trainable {
+    type Model = Model;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn with_model(self, model: Model) -> Self {
+        Trainable { model, ..self }
+    }
+
     /// Takes one step down the gradients.
-    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
         let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);
         self
     }
 
     /// All optimizers, by the name of their file in a checkpoint.
-    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
         vec![("optimizer", &mut self.optimizer)]
     }
 }
@@ -114,7 +124,7 @@ impl Trainable {
 /// # Errors
 /// The learning-rate schedule refuses its settings.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
-    device.seed(args.seed);
+    device.seed(args.options.seed);
     let model = Model::new(args.dropout, device);
     // Keras's defaults, with the step size of --learning-rate throughout.
     let adam = AdamConfig::keras().init();

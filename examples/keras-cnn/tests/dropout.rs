@@ -8,12 +8,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
-use training::{
-    cli::Args,
-    data::{BatchOptions, Collate, Remainder},
-    dataset::Batch,
-    globals,
-};
+use kiln_engine::data::{BatchOptions, Collate, Remainder};
+use training::{cli::Args, dataset::Batch, globals};
 
 use support::{Job, difference, set_up, values};
 

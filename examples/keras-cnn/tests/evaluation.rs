@@ -6,9 +6,12 @@ mod support;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use kiln_engine::{
+    checkpoint::Progress, data::Collate, distribute::replica_context, report::Report,
+};
 use training::{
-    cli::Args, data::Collate, dataset::Batch, distribute::replica_context, globals,
-    loss::per_example_losses, report::Report, train::distributed_train_step, validation::validate,
+    cli::Args, dataset::Batch, globals, loss::per_example_losses, train::distributed_train_step,
+    validation::validate,
 };
 
 use support::{Job, on_own_thread, set_up, values};
@@ -55,8 +58,13 @@ fn validated(replicas: usize) -> Result<()> {
         distributed_train_step(inputs)?;
     }
     let output = folder.path().to_string_lossy();
-    let mut report = Report::new(&Args::try_parse_from(["test", "--output-dir", &output])?)?;
-    let metrics = validate(1, 5, &job.datasets.validation, &mut report)?;
+    let args = Args::try_parse_from(["test", "--output-dir", &output])?;
+    let mut report = Report::new(&args.options)?;
+    let progress = Progress {
+        step: 5,
+        ..Progress::START
+    };
+    let metrics = validate(progress, &job.datasets.validation, &mut report)?;
     let metrics = metrics.context("it was stopped")?;
     let examples = of_examples(&job)?;
     assert_eq!(examples.len() % BATCH, 22);

@@ -9,12 +9,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
+use kiln_engine::{
+    data::{BatchOptions, Dataset, Remainder},
+    distribute::{Losses, load_parameters, named_parameters},
+    globals::{update_model, weights_and_gradients},
+};
 use serde_json::Value;
 use training::{
-    data::{BatchOptions, Dataset, Remainder},
     dataset::{CLASSES, Example},
-    distribute::{Losses, load_parameters, named_parameters},
-    globals,
+    globals::Project,
     loss::create_loss_objects,
     train::distributed_train_step,
 };
@@ -83,15 +86,14 @@ fn given_job(replicas: usize) -> Result<Job> {
         "0.001",
     ])?;
     job.strategy.run_on_all(|_| {
-        globals::update_trainable(|mut trainable| {
+        update_model::<Project>(|model| {
             let scales = [0.15, 0.1, 0.03, 0.1, 0.06, 0.1];
-            let named = named_parameters(&trainable.model).into_iter().zip(scales);
+            let named = named_parameters(&model).into_iter().zip(scales);
             let given = named
                 .enumerate()
                 .map(|(number, ((_, values), scale))| wave(number, values.len(), scale, 0.7));
             let given: Vec<f32> = given.flatten().collect();
-            trainable.model = load_parameters(trainable.model, &given)?;
-            Ok(trainable)
+            load_parameters(model, &given)
         })
     })?;
     Ok(job)
@@ -116,7 +118,7 @@ fn step(job: &Job) -> Result<Losses> {
 /// What starts with `prefix` of the weights and last gradients.
 fn of_replica(job: &Job, prefix: &'static str) -> Result<Named> {
     job.strategy.run_on_first(move |_| {
-        let all = globals::weights_and_gradients()?.into_iter();
+        let all = weights_and_gradients::<Project>()?.into_iter();
         let stripped =
             all.map(|(path, values)| (path.strip_prefix(prefix).map(str::to_owned), values));
         Ok(stripped

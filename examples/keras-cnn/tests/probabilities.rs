@@ -7,10 +7,13 @@ mod support;
 
 use anyhow::Result;
 use burn::module::Module;
+use kiln_engine::{
+    distribute::{load_parameters, named_parameters, replica_context},
+    globals::{update_model, weights_and_gradients},
+};
 use training::{
     dataset::CLASSES,
-    distribute::{load_parameters, named_parameters, replica_context},
-    globals,
+    globals::{self, Project},
     infer::predict_examples,
     train::distributed_train_step,
 };
@@ -26,11 +29,10 @@ fn make_certain(job: &Job, class: usize) -> Result<()> {
         values
     };
     job.strategy.run_on_all(move |_| {
-        globals::update_trainable(|mut trainable| {
-            let named = named_parameters(&trainable.model).into_iter();
+        update_model::<Project>(|model| {
+            let named = named_parameters(&model).into_iter();
             let changed: Vec<f32> = named.flat_map(certain).collect();
-            trainable.model = load_parameters(trainable.model, &changed)?;
-            Ok(trainable)
+            load_parameters(model, &changed)
         })
     })?;
     Ok(())
@@ -51,7 +53,7 @@ fn a_prediction_that_is_certain_and_wrong_has_a_finite_loss_and_gradient() -> Re
     assert!(difference(&before, &job.parameters()?) < 2e-3);
     let gradients = job
         .strategy
-        .run_on_first(|_| globals::weights_and_gradients())?;
+        .run_on_first(|_| weights_and_gradients::<Project>())?;
     assert!(
         gradients
             .iter()

@@ -2,14 +2,13 @@
 
 use anyhow::Result;
 use burn::{module::Module, tensor::Tensor};
+use kiln_engine::{distribute::Callbacks, report::Report};
 
 use crate::{
     cli::Args,
     dataset::Batch,
-    distribute::Callbacks,
     globals,
-    report::Report,
-    sample::{Settings, sample},
+    infer::sample::{Settings, sample},
 };
 
 /// Epochs between two samples of what the model writes.
@@ -17,7 +16,7 @@ const EPOCHS_A_SAMPLE: usize = 5;
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
-    let seed = args.seed;
+    let seed = args.options.seed;
     Callbacks::new().every_epochs(EPOCHS_A_SAMPLE, move |_, report: &mut Report| {
         let text = globals::strategy()?.run_on_first(move |replica| {
             let device = replica.device().clone().without_autodiff();

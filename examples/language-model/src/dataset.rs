@@ -9,15 +9,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use kiln_engine::{
+    data::{Collate, Dataset, Datasets, Subset},
+    report::picture::Picture,
+};
 use rand::rngs::StdRng;
 use sha2::{Digest, Sha256};
 
-use crate::{
-    cli::Args,
-    data::{BatchOptions, Collate, Dataset, DistributedDataset, Remainder, Subset},
-    globals,
-    report::picture::Picture,
-};
+use crate::{cli::Args, globals};
 
 /// Values of a byte.
 pub const VOCABULARY: usize = 256;
@@ -27,13 +26,6 @@ const VALIDATION_PART: usize = 10;
 
 /// One byte in `TEST_PART` of the text is for the test.
 const TEST_PART: usize = 10;
-
-/// The datasets, distributed over the replicas.
-pub struct Datasets {
-    pub train: DistributedDataset<Example>,
-    pub validation: DistributedDataset<Example>,
-    pub test: DistributedDataset<Example>,
-}
 
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
@@ -76,59 +68,27 @@ impl Collate for Batch {
 ///
 /// # Errors
 /// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets> {
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     let (train_and_validation, test) = read_examples(args)?;
     let (train, validation) = split(train_and_validation)?;
-    let strategy = globals::strategy()?;
-    let training = training_options(args)?;
-    // Each example of validation and test counts once, so nothing is dropped or changed there.
-    let evaluation = BatchOptions {
-        shuffle: false,
-        remainder: Remainder::Keep,
-        accumulate: 1,
-        training: false,
-        augment: None,
-        ..training.clone()
-    };
-    let distribute = |name, examples, options| {
-        let dataset = strategy.distribute_dataset(examples, options);
-        dataset.with_context(|| format!("cannot batch the {name} split"))
-    };
-    Ok(Datasets {
-        train: distribute("train", train, training)?,
-        validation: distribute("validation", validation, evaluation.clone())?,
-        test: distribute("test", test, evaluation)?,
-    })
-}
-
-/// How the training split is batched.
-fn training_options(args: &Args) -> Result<BatchOptions<Example>> {
-    let remainder = match args.steps_per_epoch {
-        Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
-        None if args.drop_remainder => Remainder::Drop,
-        None => Remainder::Keep,
-    };
-    Ok(BatchOptions {
-        global_batch_size: globals::global_batch_size()?,
-        seed: args.seed,
-        shuffle: true,
-        remainder,
-        accumulate: args.accumulate,
-        prefetch: args.prefetch,
-        training: true,
-        augment: Some(Arc::new(augment)),
-    })
+    Datasets::distribute(&args.options, [train, validation, test], augment)
 }
 
 /// The updates of a whole training, which its learning-rate schedule is made for.
 ///
 /// # Errors
-/// As [`create_datasets`].
+/// Those of [`read_examples`].
 pub fn count_updates(args: &Args) -> Result<usize> {
     let (train, _) = split(read_examples(args)?.0)?;
+    let (options, size) = (&args.options, globals::global_batch_size()?);
     // The replicas share batches, and do not change how many there are.
-    let data = DistributedDataset::new(train, training_options(args)?, 1, 0..1)?;
-    Ok(args.epochs.saturating_mul(data.steps_per_epoch()))
+    let batches = match options.drop_remainder {
+        true => train.len() / size,
+        false => train.len().div_ceil(size),
+    };
+    let updates = batches.div_ceil(options.accumulate);
+    let updates = options.steps_per_epoch.unwrap_or(updates);
+    Ok(options.epochs.saturating_mul(updates))
 }
 
 /// Text stays as it is.
@@ -153,7 +113,7 @@ pub fn picture(_example: &Example) -> Result<Option<(Picture, String)>> {
 /// The text is missing, or too short for the context.
 pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
-    let folder = args.data_dir.clone().unwrap_or_else(own);
+    let folder = args.options.data_dir.clone().unwrap_or_else(own);
     let path = folder.join("text.txt");
     let mut text = read_text(&path)?;
     let test = text.split_off(text.len() - text.len() / TEST_PART);

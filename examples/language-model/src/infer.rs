@@ -1,22 +1,29 @@
 //! How well a checkpoint predicts a text: one device, no strategy.
 
+pub mod sample;
+
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use burn::{module::Module, tensor::Device};
+use kiln_engine::{
+    checkpoint::{Checkpoints, Which},
+    data::{Collate, Dataset},
+    distribute::visible_devices,
+    options::Infer,
+    report::predictions::predict_files,
+};
 use serde::Serialize;
 
 use crate::{
     callbacks::prepare_inputs,
-    checkpoint::Checkpoints,
-    cli::{Args, Infer},
-    data::{Collate, Dataset},
+    cli::{Args, Use},
     dataset::{Batch, Example, Windows, read_text},
-    distribute::visible_devices,
+    globals::Project,
     loss::create_loss_objects,
     model::Model,
-    report::predictions::predict_files,
 };
+use sample::write_sample;
 
 /// Examples that go through the model at once.
 const BATCH: usize = 64;
@@ -64,14 +71,34 @@ pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
     Ok(predictions.collect())
 }
 
+/// Scores files, or writes text.
+///
+/// # Errors
+/// Those of [`score`] and [`write_sample`].
+pub fn infer(args: &Args, options: &Use) -> Result<()> {
+    match options {
+        Use::Infer(options) => score(args, options),
+        Use::Sample(options) => write_sample(args, options),
+    }
+}
+
+/// The model of a checkpoint on the first device, and the device.
+///
+/// # Errors
+/// The checkpoint cannot be used.
+fn load_model(args: &Args, checkpoint: &Which) -> Result<(Model, Device)> {
+    let device = visible_devices().remove(0);
+    let checkpoint = Checkpoints::new::<Project>(&args.options).find(checkpoint)?;
+    let model = checkpoint.load_model(Model::new(args, &device)?)?;
+    Ok((model.valid(), device))
+}
+
 /// Scores all files with a checkpoint, and writes the scores.
 ///
 /// # Errors
 /// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
-pub fn infer(args: &Args, options: &Infer) -> Result<()> {
-    let device = visible_devices().remove(0);
-    let checkpoint = Checkpoints::new(args).find(&options.checkpoint)?;
-    let model = checkpoint.load_model(Model::new(args, &device)?)?.valid();
+pub fn score(args: &Args, options: &Infer) -> Result<()> {
+    let (model, device) = load_model(args, &options.checkpoint)?;
     let read = |path: &Path| {
         cut(read_inputs(path)?, model.context())
             .with_context(|| format!("cannot predict for {}", path.display()))

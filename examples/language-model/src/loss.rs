@@ -2,13 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::{Int, Tensor};
+use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
 
-use crate::{
-    dataset::Batch,
-    distribute::{Reduction, compute_average_loss, replica_context},
-    globals,
-    kernels::cross_entropy,
-};
+use crate::{dataset::Batch, globals, model::cross_entropy};
 
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
 #[derive(Clone, Debug)]

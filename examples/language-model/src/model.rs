@@ -1,5 +1,8 @@
 //! Step 4: the model and its optimizer.
 
+mod compute;
+mod kernels;
+
 use anyhow::{Error, Result};
 use burn::{
     module::{Module, ParamGroup},
@@ -14,16 +17,22 @@ use burn::{
     },
     tensor::{Device, FloatDType, Int, Tensor},
 };
+use kiln_engine::{
+    TrainState,
+    adam::AdamConfig,
+    distribute::{FlatGradients, ScheduledOptimizer, Stage, replica_context},
+    layers::gelu,
+    report::terminal,
+};
 
 use crate::{
-    adam::AdamConfig,
     cli::Args,
-    compute::Compute,
     dataset::{VOCABULARY, count_updates},
-    distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    kernels::{causal_attention, create_layer_norm, layer_norm},
-    layers::gelu,
 };
+use compute::Compute;
+pub use compute::Precision;
+pub use kernels::cross_entropy;
+use kernels::{causal_attention, create_layer_norm, layer_norm};
 
 /// Values that stand for a byte.
 pub const WIDTH: usize = 64;
@@ -77,11 +86,6 @@ impl Model {
     /// The bytes that the model sees at once.
     pub fn context(&self) -> usize {
         self.positions.weight.dims()[0]
-    }
-
-    /// How the model computes.
-    pub fn compute(&self) -> &Compute {
-        &self.compute
     }
 
     /// From bytes `[batch, time]` to logits of the next ones `[batch, time, 256]`.
@@ -212,16 +216,26 @@ pub struct Trainable {
     pub optimizer: ScheduledOptimizer,
 }
 
-impl Trainable {
+impl TrainState for Trainable {
+    type Model = Model;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn with_model(self, model: Model) -> Self {
+        Trainable { model, ..self }
+    }
+
     /// Takes one step down the gradients.
-    pub fn update(mut self, mut gradients: FlatGradients) -> Self {
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
         let gradients = gradients.take(&self.model);
         self.model = self.optimizer.update(self.model, gradients);
         self
     }
 
     /// All optimizers, by the name of their file in a checkpoint.
-    pub fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
         vec![("optimizer", &mut self.optimizer)]
     }
 }
@@ -232,8 +246,11 @@ impl Trainable {
 /// The text cannot be read, the device does not compute in the precision that is asked for, or the
 /// learning-rate schedule refuses its settings.
 pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
-    device.seed(args.seed);
+    device.seed(args.options.seed);
     let model = Model::new(args, device)?;
+    if replica_context()?.rank() == 0 {
+        terminal::print(model.compute.describe());
+    }
     let schedule = create_schedule(args, count_updates(args)?)?;
     let optimizer = ScheduledOptimizer::new(create_optimizer(), schedule);
     Ok(Trainable { model, optimizer })

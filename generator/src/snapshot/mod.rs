@@ -3,7 +3,7 @@
 //!
 //! ```toml
 //! [dev-dependencies]
-//! kiln = { version = "0.2", features = ["snapshot"] }
+//! kiln = { package = "burn-kiln", version = "0.3", features = ["snapshot"] }
 //! ```
 //!
 //! A test of a template is then three lines:

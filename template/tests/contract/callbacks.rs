@@ -2,13 +2,15 @@ use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 use clap::Parser;
 use indexmap::IndexMap;
+use kiln_engine::{
+    checkpoint::Progress,
+    distribute::{CallbackContext, FlatGradients, Gradients, Losses},
+    report::Report,
+};
 use training::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
-    checkpoint::Progress,
     cli::Args,
-    distribute::{CallbackContext, FlatGradients, Gradients, Losses},
     globals,
-    report::Report,
 };
 
 use crate::support::{contract, difference, set_up_replicas, values};
@@ -20,7 +22,7 @@ fn callbacks_run_after_steps_and_epochs() {
         let folder = tempfile::tempdir()?;
         let folder = folder.path().to_string_lossy();
         let args = Args::try_parse_from(["contract", "--output-dir", &folder])?;
-        let (mut callbacks, mut report) = (create_callbacks(&args), Report::new(&args)?);
+        let (mut callbacks, mut report) = (create_callbacks(&args), Report::new(&args.options)?);
         for step in 1..=200 {
             let progress = Progress {
                 step,

@@ -2,13 +2,11 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use training::{
+use kiln_engine::{
     checkpoint::{Checkpoint, Progress},
-    cli::Args,
-    epochs::train,
-    globals,
     report::Report,
 };
+use training::{cli::Args, globals, train::train};
 
 use crate::support::{contract, on_own_thread, set_up};
 
@@ -53,7 +51,7 @@ fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Train
         let args = Args::try_parse_from(&options)?;
         let options: Vec<&str> = options[1..].iter().map(String::as_str).collect();
         let job = set_up(&options)?;
-        let mut report = Report::new(&args)?;
+        let mut report = Report::new(&args.options)?;
         let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
         let last = steps(&output)?.pop().context("there is no checkpoint")?;
         let mut manifest = Checkpoint::read(&output.join("checkpoints").join(last))?.manifest;

@@ -2,12 +2,14 @@ use std::collections::HashSet;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use training::{
-    cli::Args,
+use kiln_engine::{
     data::{Collate, stream},
-    dataset::{Batch, Example, Examples, augment, picture, read_examples, split},
     distribute::replica_context,
     report::picture::sheet,
+};
+use training::{
+    cli::Args,
+    dataset::{Batch, Example, Examples, augment, picture, read_examples, split},
 };
 
 use crate::support::{contract, difference, set_up_replicas, values};

@@ -1,10 +1,12 @@
 use anyhow::{Result, ensure};
-use training::{
+use kiln_engine::{
     data::{DistributedDataset, Shard},
-    dataset::Example,
     distribute::{Losses, MergedMetric, PerReplica},
-    globals::{self, Split},
-    metric::{merged_metrics, reset_metrics},
+    globals::{merged_metrics, reset_metrics},
+};
+use training::{
+    dataset::Example,
+    globals::{self, Project, Split},
     test::distributed_test_step,
     validation::distributed_validation_step,
 };
@@ -23,14 +25,14 @@ fn evaluate(
     on_own_thread(move || {
         let job = set_up_replicas(replicas)?;
         let before = job.parameters()?;
-        reset_metrics(split)?;
+        reset_metrics::<Project>(split)?;
         job.strategy.run_on_all(globals::prepare_inference)?;
         for batch in data(&job).epoch(1) {
             step(batch)?;
         }
         ensure!(before == job.parameters()?, "the parameters changed");
         for other in [Split::Train, Split::Validation, Split::Test] {
-            let counted = merged_metrics(other)?
+            let counted = merged_metrics::<Project>(other)?
                 .iter()
                 .any(|metric| metric.examples > 0);
             ensure!(
@@ -40,7 +42,10 @@ fn evaluate(
                 split.name()
             );
         }
-        let (metrics, examples) = (merged_metrics(split)?, data(&job).dataset().len());
+        let (metrics, examples) = (
+            merged_metrics::<Project>(split)?,
+            data(&job).dataset().len(),
+        );
         for metric in &metrics {
             let (name, count) = (&metric.name, metric.examples);
             ensure!(

@@ -3,13 +3,13 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use clap::Parser;
+use kiln_engine::report::predictions::ensure_finite;
 use serde_json::Value;
 use training::{
     cli::Args,
     dataset::read_examples,
     globals,
     infer::{predict_examples, read_inputs},
-    report::predictions::ensure_finite,
 };
 
 use crate::support::{contract, set_up_replicas};

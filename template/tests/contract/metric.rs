@@ -1,9 +1,12 @@
 use anyhow::{Result, ensure};
-use training::{
+use kiln_engine::{
     checkpoint::Goal,
-    distribute::MergedMetric,
-    globals::{self, Split},
-    metric::{BEST, merged_metrics, reset_metrics},
+    distribute::{MergedMetric, load_parameters, parameters},
+    globals::{merged_metrics, reset_metrics, update_model},
+};
+use training::{
+    globals::{self, Project, Split},
+    metric::BEST,
     train::distributed_train_step,
     validation::distributed_validation_step,
 };
@@ -14,9 +17,9 @@ use crate::support::{EXAMPLES, Job, contract, on_own_thread, set_up_replicas, va
 fn metrics(replicas: usize, examples: usize) -> Result<Vec<MergedMetric>> {
     on_own_thread(move || {
         let job = set_up_replicas(replicas)?;
-        reset_metrics(Split::Train)?;
+        reset_metrics::<Project>(Split::Train)?;
         distributed_train_step(job.batches(examples, examples)?.remove(0))?;
-        merged_metrics(Split::Train)
+        merged_metrics::<Project>(Split::Train)
     })
 }
 
@@ -82,20 +85,15 @@ const BATCHES: usize = 5;
 /// The metric by which a model is the best, of one with the parameters `parameters`; `None` where no
 /// checkpoint would be the best, as the metric is not finite or not measured.
 fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
-    let values: Vec<u8> = parameters
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect();
-    job.strategy.run_on_all(move |_| {
-        let step = 0_u64.to_le_bytes();
-        globals::load_training(&[&step[..], &values].concat())
-    })?;
+    let values = parameters.to_owned();
+    job.strategy
+        .run_on_all(move |_| update_model::<Project>(|model| load_parameters(model, &values)))?;
     job.strategy.run_on_all(globals::prepare_inference)?;
-    reset_metrics(Split::Validation)?;
+    reset_metrics::<Project>(Split::Validation)?;
     for batch in job.datasets.validation.epoch(1).take(BATCHES) {
         distributed_validation_step(batch)?;
     }
-    let mut metrics = merged_metrics(Split::Validation)?.into_iter();
+    let mut metrics = merged_metrics::<Project>(Split::Validation)?.into_iter();
     let best = metrics.find(|metric| metric.name == BEST.metric);
     Ok(best
         .map(|metric| metric.value)
@@ -114,14 +112,9 @@ fn predicts_nan(job: &Job) -> Result<bool> {
 fn predictions_that_are_nan_are_never_better_than_numbers() {
     contract("metric.set", || {
         let job = set_up_replicas(1)?;
-        let mut parameters = job.strategy.run_on_first(|_| {
-            let bytes = globals::training_state()?.to_bytes();
-            let (values, _) = bytes[size_of::<u64>()..].as_chunks();
-            Ok(values
-                .iter()
-                .map(|value| f32::from_le_bytes(*value))
-                .collect::<Vec<_>>())
-        })?;
+        let mut parameters = job
+            .strategy
+            .run_on_first(|_| Ok(parameters(&globals::model()?)))?;
         let Some(of_nan) = best_metric(&job, &vec![f32::NAN; parameters.len()])? else {
             return Ok(());
         };

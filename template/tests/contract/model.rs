@@ -1,6 +1,6 @@
 use anyhow::ensure;
+use kiln_engine::distribute::{Activation, FlatGradients, ensure_split};
 use training::{
-    distribute::{Activation, FlatGradients, ensure_split},
     globals,
     loss::per_example_losses,
     model::STAGES,

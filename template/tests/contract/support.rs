@@ -10,11 +10,13 @@ use burn::{
     tensor::{Tensor, kind::Basic},
 };
 use clap::Parser;
+use kiln_engine::{
+    data::{BatchOptions, Datasets, Remainder, Shard, Subset},
+    distribute::{PerReplica, Strategy},
+};
 use training::{
     cli::Args,
-    data::{BatchOptions, Remainder, Shard, Subset},
-    dataset::{Batch, Datasets, Example, Examples, create_datasets},
-    distribute::{PerReplica, Strategy},
+    dataset::{Batch, Example, Examples, create_datasets},
     globals,
     loss::create_loss_objects,
     metric::create_metrics,
@@ -54,14 +56,14 @@ pub fn contract(id: &str, check: impl FnOnce() -> Result<()> + Send + 'static) {
 /// A job after step 5 of `main`.
 pub struct Job {
     pub strategy: Arc<dyn Strategy>,
-    pub datasets: Datasets,
+    pub datasets: Datasets<Example>,
 }
 
 /// Sets up a job with the command line `options`.
 pub fn set_up(options: &[&str]) -> Result<Job> {
-    let args = Args::try_parse_from(["contract"].iter().chain(options))?;
+    let args = Args::try_parse_from(["contract", "--check-replicas"].iter().chain(options))?;
     let strategy = create_strategy(&args)?;
-    globals::register_strategy(&strategy, args.batch_size)?;
+    globals::register_strategy(&strategy, args.options.batch_size)?;
     strategy.scope(|_| Ok(create_loss_objects()))?;
     strategy.scope(|_| Ok(create_metrics()))?;
     let datasets = create_datasets(&args)?;

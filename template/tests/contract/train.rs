@@ -6,12 +6,15 @@ use burn::{
     optim::GradientsParams,
     tensor::Tensor,
 };
-use training::{
+use kiln_engine::{
     data::{BatchOptions, Remainder, Shard, Subset},
-    dataset::{Example, Examples},
-    distribute::{Gradients, PerReplica},
+    distribute::{Gradients, PerReplica, apply_gradients},
     globals::{self, TrainingState},
-    train::{apply_gradients, distributed_train_step},
+};
+use training::{
+    dataset::{Example, Examples},
+    globals::Project,
+    train::distributed_train_step,
 };
 
 use crate::support::{EXAMPLES, Job, contract, on_own_thread, set_up_replicas};
@@ -28,12 +31,14 @@ struct Update {
 /// other multiply what differs in the last bits.
 struct Updates {
     job: Job,
-    initial: TrainingState,
+    initial: TrainingState<Project>,
 }
 
 impl Updates {
     fn new(job: Job) -> Result<Self> {
-        let initial = job.strategy.run_on_first(|_| globals::training_state())?;
+        let initial = job
+            .strategy
+            .run_on_first(|_| globals::training_state::<Project>())?;
         Ok(Updates { job, initial })
     }
 
@@ -46,7 +51,7 @@ impl Updates {
         sums.for_each(|(sum, (_, loss))| *sum += loss as f32);
         if completes_update {
             let strategy = &self.job.strategy;
-            let values = strategy.run_on_first(|_| globals::weights_and_gradients())?;
+            let values = strategy.run_on_first(|_| globals::weights_and_gradients::<Project>())?;
             let gradients = values.into_iter().filter_map(|(path, values)| {
                 let parameter = path.strip_prefix("gradients/")?;
                 Some((parameter.to_owned(), values))
@@ -293,9 +298,9 @@ fn a_gradient_that_is_not_finite_never_reaches_the_parameters() {
             };
             // Only one replica has it; all must see it in the sum.
             if replica.rank() == 1 {
-                burn::module::Module::visit(&globals::model()?, &mut filled);
+                burn::module::Module::visit(&globals::model::<Project>()?, &mut filled);
             }
-            apply_gradients(Gradients::new().with(filled.gradients))
+            apply_gradients::<Project>(Gradients::new().with(filled.gradients))
         });
         // An error is one right answer, and going on with finite parameters the other.
         if applied.is_ok() {

@@ -27,7 +27,9 @@ fn main() -> ExitCode {
         hash.truncate(DIGITS);
         let mode = if executable { "755" } else { "644" };
         let _ = writeln!(lines, "{hash} {mode} {path}");
-        fs::write(history.join("objects").join(hash), contents).expect("an object");
+        let objects = history.join("objects");
+        fs::create_dir_all(&objects).expect("a folder");
+        fs::write(objects.join(hash), contents).expect("an object");
     }
     fs::write(&list, lines).expect("a list");
     println!("recorded {}", list.display());

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use kiln_engine::report::picture::{Channels, Picture};
 use rand::{RngExt, rngs::StdRng};
-
-use crate::report::picture::{Channels, Picture};
 
 /// The sides of what the networks see are multiples of this: generators halve them twice.
 pub const MULTIPLE: usize = 4;
@@ -102,8 +101,9 @@ impl Image {
 
 #[cfg(test)]
 mod tests {
+    use kiln_engine::data::stream;
+
     use super::*;
-    use crate::data::stream;
 
     /// An image whose red is the row, green the column, and blue 255.
     fn image(size: [usize; 2], window: [usize; 2]) -> Image {

@@ -1,11 +1,11 @@
 //! Two kinds of images that are generated: brown stripes, and grey squares as on a chessboard.
 
 use anyhow::Result;
+use kiln_engine::data::{Dataset, stream};
 use rand::RngExt;
 use sha2::{Digest, Sha256};
 
 use super::image::Image;
-use crate::data::{Dataset, stream};
 
 /// Stripes or squares across an image.
 const CELLS: f32 = 4.0;

@@ -8,9 +8,9 @@ use burn::{
     },
     tensor::{Device, Tensor, activation::leaky_relu},
 };
+use kiln_engine::layers::conv2d;
 
 use super::layers::{ConvNorm, NORMAL, conv_with_bias};
-use crate::layers::conv2d;
 
 /// The slope of the activation below zero.
 const SLOPE: f64 = 0.2;

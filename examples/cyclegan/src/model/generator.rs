@@ -8,9 +8,9 @@ use burn::{
     },
     tensor::{Device, Tensor, activation::relu},
 };
+use kiln_engine::layers::conv2d;
 
 use super::layers::{ConvNorm, UpNorm, conv_with_bias, reflect};
-use crate::layers::conv2d;
 
 /// Two layers that halve the image, residual blocks, and two layers that double it.
 ///

@@ -8,8 +8,7 @@ use burn::{
     },
     tensor::{Device, Tensor, ops::PadMode},
 };
-
-use crate::layers::conv2d;
+use kiln_engine::layers::conv2d;
 
 /// How all weights begin, but those of the last convolution of a generator.
 pub const NORMAL: Initializer = Initializer::Normal {

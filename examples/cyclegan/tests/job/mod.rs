@@ -7,11 +7,13 @@ use std::{sync::Arc, thread};
 
 use anyhow::Result;
 use clap::Parser;
+use kiln_engine::{
+    data::{BatchOptions, Datasets, Remainder},
+    distribute::Strategy,
+};
 use training::{
     cli::Args,
-    data::{BatchOptions, Remainder},
-    dataset::{Datasets, Example, Examples, create_datasets},
-    distribute::Strategy,
+    dataset::{Example, Examples, create_datasets},
     globals,
     loss::create_loss_objects,
     metric::create_metrics,
@@ -22,14 +24,14 @@ use training::{
 pub struct Job {
     pub args: Args,
     pub strategy: Arc<dyn Strategy>,
-    pub datasets: Datasets,
+    pub datasets: Datasets<Example>,
 }
 
 /// Sets up a job with the command line `options`.
 pub fn set_up(options: &[&str]) -> Result<Job> {
     let args = Args::try_parse_from(["test"].iter().chain(options))?;
     let strategy = create_strategy(&args)?;
-    globals::register_strategy(&strategy, args.batch_size)?;
+    globals::register_strategy(&strategy, args.options.batch_size)?;
     strategy.scope(|_| Ok(create_loss_objects()))?;
     strategy.scope(|_| Ok(create_metrics()))?;
     let datasets = create_datasets(&args)?;

@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
+use kiln_engine::{distribute::Callbacks, report::Report};
 
-use crate::{cli::Args, dataset::Batch, distribute::Callbacks, report::Report};
+use crate::{cli::Args, dataset::Batch, globals::Project};
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
@@ -15,7 +16,7 @@ pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     //         replicas.
     //   Shapes: none.
     Callbacks::<Report>::new().every_steps(50, |context, report| {
-        report.parameters(context.progress.step)
+        report.parameters::<Project>(context.progress.step)
     })
 }
 

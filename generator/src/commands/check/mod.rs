@@ -234,16 +234,7 @@ impl<'a> Checks<'a> {
     fn train(&self, training: &Training, folder: &str, log: &Log) -> Checked<Numbers> {
         let folder = self.scratch.path().join(folder);
         let running = log.start(self.command(training, &folder), Some(self.limit()))?;
-        let expected = self.expect_success(running, log, logs::of_program);
-        if let Err(Problem::Failed(why)) = &expected
-            && why.contains(training::TOO_FEW_DEVICES)
-        {
-            return skipped(
-                "this machine has too few GPUs for it; `--no-default-features --features flex` \
-                 checks on the CPU",
-            );
-        }
-        expected?;
+        self.expect_success(running, log, logs::of_program)?;
         Numbers::read(&folder)?.ensure_whole()
     }
 

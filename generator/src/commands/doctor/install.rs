@@ -113,7 +113,7 @@ impl Manager {
         }
     }
 
-    /// As the programs of the template say in `src/distribute/workers/environment.rs`.
+    /// As the programs of the template say in `engine/src/distribute/workers/environment.rs`.
     fn mpi(self) -> &'static str {
         match self {
             Manager::Apt => "sudo apt install openmpi-bin libopenmpi-dev libclang-dev",

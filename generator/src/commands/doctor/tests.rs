@@ -489,7 +489,7 @@ fn the_strategies_and_hardware_of_the_template_are_all_here() {
             assert!(names(uses).contains(&value.to_string().as_str()), "{value}");
         }
     }
-    let source = file_of(&template, "src/strategy.rs");
+    let source = file_of(&template, "engine/src/options.rs");
     let kinds = source.split("pub enum StrategyKind {").nth(1).unwrap();
     let kinds = kinds.split("\n}").next().unwrap().lines();
     let kinds = kinds.filter_map(|line| line.trim().strip_suffix(','));
@@ -516,7 +516,7 @@ fn file_of(template: &Template, name: &str) -> String {
 #[test]
 fn mpi_is_installed_as_the_programs_say() {
     let template = Template::embedded().unwrap();
-    let source = file_of(&template, "src/distribute/workers/environment.rs");
+    let source = file_of(&template, "engine/src/distribute/workers/environment.rs");
     let function = source.split("fn install_hint_for").nth(1).unwrap();
     let function = function.split("\n}").next().unwrap();
     let function = function.replace("'\"'", "quote");

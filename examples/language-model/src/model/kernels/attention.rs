@@ -1,0 +1,189 @@
+//! [`super::causal_attention`] on Burn's CPU backend.
+
+use burn::{backend::flex::FlexTensor, tensor::Tensor};
+use kiln_engine::{
+    layers::{
+        matrix::{Matrix, Threads, multiply},
+        operation::{self, Operation, tensor},
+    },
+    vectors::exp,
+};
+use rayon::prelude::*;
+
+use super::rows::{largest, sum, sum_of_pairs, vectorized};
+
+/// The attention, or none where it is not for this module. `3 * heads` divides the last dimension.
+pub fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
+    let [batch, time, width] = all.dims();
+    if [batch, time, width].contains(&0) {
+        return None;
+    }
+    let attention = Attention {
+        batch,
+        time,
+        width: width / 3,
+        heads,
+    };
+    operation::on_cpu(attention, [all])
+}
+
+/// From `[batch, time, 3 * width]` to `[batch, time, width]`.
+#[derive(Clone, Copy, Debug)]
+struct Attention {
+    batch: usize,
+    time: usize,
+    width: usize,
+    heads: usize,
+}
+
+/// The queries, keys and values of a head, each `[time, size]`.
+type Head<'a> = [Matrix<'a>; 3];
+
+impl Operation<1> for Attention {
+    /// Which share of each value a position takes, `[batch, heads, time, time]`.
+    type Kept = Vec<f32>;
+
+    fn forward(&self, [all]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
+        let examples = all.storage::<f32>().par_chunks(3 * self.values());
+        let mut shares = vec![0.0; self.batch * self.heads * self.scores()];
+        let mut output = vec![0.0; self.batch * self.values()];
+        let outputs = output.par_chunks_mut(self.values());
+        let outputs = outputs.zip(shares.par_chunks_mut(self.heads * self.scores()));
+        outputs.zip(examples).for_each_init(
+            || vec![0.0; self.time * self.size()],
+            |mixed, ((output, shares), example)| {
+                for (head, shares) in shares.chunks_exact_mut(self.scores()).enumerate() {
+                    let [queries, keys, values] = self.head(example, head);
+                    multiply(shares, false, queries, keys.transposed(), Threads::This);
+                    vectorized!(self.softmax(shares));
+                    multiply(mixed, false, self.square(shares), values, Threads::This);
+                    self.put(mixed, output, self.width, head * self.size());
+                }
+            },
+        );
+        let output = tensor(output, [self.batch, self.time, self.width]);
+        (output, shares)
+    }
+
+    fn backward(
+        &self,
+        [all]: [&FlexTensor; 1],
+        shares: Self::Kept,
+        gradient: FlexTensor,
+        [wanted]: [bool; 1],
+    ) -> [Option<FlexTensor>; 1] {
+        let examples = all.storage::<f32>().par_chunks(3 * self.values());
+        let examples = examples.zip(shares.par_chunks(self.heads * self.scores()));
+        let gradients = gradient.storage::<f32>().par_chunks(self.values());
+        let mut output = vec![0.0; self.batch * 3 * self.values()];
+        let outputs = output.par_chunks_mut(3 * self.values());
+        outputs.zip(gradients).zip(examples).for_each_init(
+            || [self.scores(), self.time * self.size()].map(|len| vec![0.0; len]),
+            |buffers, ((output, gradient), (example, shares))| {
+                for (head, shares) in shares.chunks_exact(self.scores()).enumerate() {
+                    let of_head = self.head(example, head);
+                    self.backward_head(head, of_head, (shares, gradient), buffers, output);
+                }
+            },
+        );
+        [wanted.then(|| tensor(output, [self.batch, self.time, 3 * self.width]))]
+    }
+}
+
+impl Attention {
+    /// Values of a head at a position.
+    fn size(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// Values of an example's output.
+    fn values(&self) -> usize {
+        self.time * self.width
+    }
+
+    /// Scores of an example's head.
+    fn scores(&self) -> usize {
+        self.time * self.time
+    }
+
+    fn square<'a>(&self, shares: &'a [f32]) -> Matrix<'a> {
+        Matrix::new(shares, [self.time; 2])
+    }
+
+    fn head<'a>(&self, example: &'a [f32], head: usize) -> Head<'a> {
+        let example = Matrix::new(example, [self.time, 3 * self.width]);
+        [0, 1, 2].map(|part| {
+            let start = part * self.width + head * self.size();
+            example.columns(start..start + self.size())
+        })
+    }
+
+    /// Puts `[time, size]` from `column` on into rows of `width` values.
+    fn put(&self, values: &[f32], rows: &mut [f32], width: usize, column: usize) {
+        let rows = rows.chunks_exact_mut(width);
+        for (row, values) in rows.zip(values.chunks_exact(self.size())) {
+            row[column..column + self.size()].copy_from_slice(values);
+        }
+    }
+
+    /// From products of queries and keys to shares.
+    #[inline(always)]
+    fn softmax(&self, scores: &mut [f32]) {
+        let scale = self.scale();
+        for (position, row) in scores.chunks_exact_mut(self.time).enumerate() {
+            let (row, later) = row.split_at_mut(position + 1);
+            later.fill(0.0);
+            let largest = largest(row);
+            for score in row.iter_mut() {
+                *score = exp((*score - largest) * scale);
+            }
+            let total = sum(row, |share| share);
+            row.iter_mut().for_each(|share| *share /= total);
+        }
+    }
+
+    /// What keeps scores from growing with the values of a head.
+    fn scale(&self) -> f32 {
+        1.0 / (self.size() as f32).sqrt()
+    }
+
+    fn backward_head(
+        &self,
+        head: usize,
+        [queries, keys, values]: Head,
+        (shares, gradient): (&[f32], &[f32]),
+        [scores, part]: &mut [Vec<f32>; 2],
+        output: &mut [f32],
+    ) {
+        let column = head * self.size();
+        let gradient = Matrix::new(gradient, [self.time, self.width]);
+        let gradient = gradient.columns(column..column + self.size());
+        let mut put = |number: usize, left: Matrix, right: Matrix| {
+            multiply(part, false, left, right, Threads::This);
+            self.put(part, output, 3 * self.width, number * self.width + column);
+        };
+        put(2, self.square(shares).transposed(), gradient);
+        multiply(scores, false, gradient, values.transposed(), Threads::This);
+        vectorized!(self.softmax_backward(shares, scores));
+        let scores = self.square(scores);
+        put(0, scores, keys);
+        put(1, scores.transposed(), queries);
+    }
+
+    /// From the gradient of shares to that of products of queries and keys.
+    #[inline(always)]
+    fn softmax_backward(&self, shares: &[f32], gradients: &mut [f32]) {
+        let scale = self.scale();
+        let rows = gradients.chunks_exact_mut(self.time);
+        let rows = rows.zip(shares.chunks_exact(self.time));
+        for (position, (gradients, shares)) in rows.enumerate() {
+            let (gradients, later) = gradients.split_at_mut(position + 1);
+            later.fill(0.0);
+            let shares = &shares[..=position];
+            let total = sum_of_pairs(gradients, shares, |gradient, share| gradient * share);
+            for (gradient, share) in gradients.iter_mut().zip(shares) {
+                *gradient = (*gradient - total) * share * scale;
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Atomic writes of folders: files and checksums go to a temporary folder, which is then renamed.
+
+use std::{
+    ffi::OsStr,
+    fmt::Write as _,
+    fs::{self, File},
+    io::{self, ErrorKind, Write as _},
+    path::{Path, PathBuf},
+    process,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Error, Result, anyhow};
+use indexmap::IndexMap;
+use sha2::{Digest, Sha256};
+
+/// The contents of a checkpoint's files, by file name.
+pub type Files = IndexMap<String, Vec<u8>>;
+
+/// File of the checksums of all other files, in the format of `sha256sum --check`.
+const HASHES: &str = "SHA256SUMS";
+
+/// Prefix of the subfolders of a linked folder for the checkpoints of earlier runs; a number follows.
+const EARLIER: &str = "earlier.";
+
+/// Prefix of temporary folders, which are never read.
+const TEMPORARY: &str = ".tmp-";
+
+/// Writes `files` atomically into a new folder at `target`: it gets its name once all is on disk, so that a
+/// kill at any moment leaves the complete folder or none.
+///
+/// # Errors
+/// A file cannot be written; nothing is left at `target`.
+pub fn write(target: &Path, files: &Files) -> Result<()> {
+    let temporary = beside(target)?;
+    let written = write_all(&temporary, files)
+        .and_then(|()| fs::rename(&temporary, target).map_err(Into::into))
+        .and_then(|()| sync_folder(parent(target)));
+    if written.is_err() {
+        // The disk may be full: make room again. The first error is the one to report.
+        let _ = fs::remove_dir_all(&temporary);
+    }
+    written.with_context(|| format!("cannot write {}", target.display()))
+}
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug)]
+pub enum Unusable {
+    /// A file is missing, or differs from its checksum.
+    Damaged(Error),
+    /// An I/O error, or the format of another version of the program. The checkpoint may be intact.
+    Unreadable(Error),
+}
+
+impl Unusable {
+    /// The underlying error, for a message.
+    pub fn into_error(self) -> Error {
+        match self {
+            Unusable::Damaged(error) | Unusable::Unreadable(error) => error,
+        }
+    }
+}
+
+/// Reads the folder at `path` and verifies the checksums of all files.
+///
+/// # Errors
+/// A file is missing, damaged, truncated or unreadable; the message names it.
+pub fn read(path: &Path) -> Result<Files, Unusable> {
+    let damaged = |problem: String| Unusable::Damaged(anyhow!(problem));
+    let hashes = read_file(path, HASHES)?;
+    let hashes =
+        str::from_utf8(&hashes).map_err(|_| damaged(format!("its {HASHES} is damaged")))?;
+    let mut files = Files::new();
+    for line in hashes.lines() {
+        let entry = line.split_once("  ");
+        let (expected, name) = entry.ok_or_else(|| damaged(format!("its {HASHES} is damaged")))?;
+        if Path::new(name).file_name().is_none_or(|file| file != name) {
+            return Err(damaged(format!(
+                "its {HASHES} is damaged: {name:?} is no file name"
+            )));
+        }
+        let bytes = read_file(path, name)?;
+        if hash(&bytes) != expected {
+            return Err(damaged(format!(
+                "its {name} is damaged: the SHA-256 is not the one in {HASHES}"
+            )));
+        }
+        files.insert(name.to_owned(), bytes);
+    }
+    match files.is_empty() {
+        true => Err(damaged(format!("its {HASHES} is empty"))),
+        false => Ok(files),
+    }
+}
+
+/// Reads a file of a folder. Only a missing file counts as damage.
+///
+/// # Errors
+/// The file is missing or unreadable.
+pub fn read_file(folder: &Path, name: &str) -> Result<Vec<u8>, Unusable> {
+    fs::read(folder.join(name)).map_err(|error| {
+        let kind = error.kind();
+        let error = Error::new(error).context(format!("cannot read its {name}"));
+        match kind {
+            // Of a folder that is missing itself, too.
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Unusable::Damaged(error),
+            _ => Unusable::Unreadable(error),
+        }
+    })
+}
+
+/// Renames files and folders of an earlier run from `NAME.EXTENSION` to `NAME.N.EXTENSION`, with the first
+/// number that is free for all, so that nothing is deleted or overwritten. The target of a link stays, as
+/// on a cluster it may be the only writable folder: its contents move to its subfolder `earlier.N`. Returns
+/// the old and new paths.
+///
+/// # Errors
+/// A file or folder cannot be renamed.
+pub fn set_aside(paths: &[PathBuf]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut there = Vec::new();
+    for path in paths {
+        match fs::canonicalize(path) {
+            Ok(real) => there.push((path, real)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        }
+    }
+    let is_linked_folder = |path: &Path| path.is_symlink() && path.is_dir();
+    let aside = |path: &Path, real: &Path, number: usize| match is_linked_folder(path) {
+        true => path.join(format!("{EARLIER}{number}")),
+        false if path.is_symlink() => numbered(real, number),
+        false => numbered(path, number),
+    };
+    let is_free = |number: &usize| {
+        let mut names = there.iter().map(|(path, real)| aside(path, real, *number));
+        names.all(|path| path.symlink_metadata().is_err())
+    };
+    let number = (1..).find(is_free).context("no number is free")?;
+    let mut renamed = Vec::new();
+    for (path, real) in there {
+        let aside = aside(path, &real, number);
+        match is_linked_folder(path) {
+            true => move_contents(path, &aside)?,
+            false => rename(&real, &aside)?,
+        }
+        renamed.push((path.clone(), aside));
+    }
+    Ok(renamed)
+}
+
+/// Moves the files of a run into a new subfolder, the latest checkpoint last: after a kill in between,
+/// `--resume` still uses that one.
+fn move_contents(folder: &Path, to: &Path) -> Result<()> {
+    let cannot = || format!("cannot set the files in {} aside", folder.display());
+    let names = fs::read_dir(folder).with_context(cannot)?;
+    let names = names.map(|entry| Ok(entry?.file_name()));
+    let mut names = names.collect::<io::Result<Vec<_>>>().with_context(cannot)?;
+    names.retain(|name| {
+        let name = name.to_string_lossy();
+        // Checkpoints, and the folders of event files.
+        let is_of_run = name.starts_with("step-") || ["train", "validation"].contains(&&*name);
+        is_of_run && folder.join(&*name).is_dir()
+    });
+    names.sort();
+    fs::create_dir(to).with_context(cannot)?;
+    let mut names = names.iter();
+    names.try_for_each(|name| rename(&folder.join(name), &to.join(name)))
+}
+
+/// `runs/metrics.jsonl` to `runs/metrics.1.jsonl`.
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let stem = text(path.file_stem());
+    path.with_file_name(match path.extension() {
+        None => format!("{stem}.{number}"),
+        extension => format!("{stem}.{number}.{}", text(extension)),
+    })
+}
+
+/// Renames an unusable checkpoint, such as `step-7`, to the first free name of `step-7.damaged`,
+/// `step-7.damaged.1` and so on, which searches for checkpoints ignore. Returns the new path.
+///
+/// # Errors
+/// The checkpoint cannot be renamed.
+pub fn mark(path: &Path, why: &str) -> Result<PathBuf> {
+    let name = path.file_name().context("the path names no folder")?;
+    let first = path.with_file_name(format!("{}.{why}", name.to_string_lossy()));
+    let others = (1..).map(|number| first.with_added_extension(number.to_string()));
+    let mut free = std::iter::once(first.clone())
+        .chain(others)
+        .filter(|path| path.symlink_metadata().is_err());
+    let marked = free.next().context("no name is free")?;
+    rename(path, &marked)?;
+    Ok(marked)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to)
+        .map_err(Error::from)
+        .and_then(|()| sync_folder(parent(to)))
+        .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
+}
+
+/// Removes the folder at `path`; a kill in between leaves nothing that looks like a checkpoint.
+///
+/// # Errors
+/// The folder cannot be removed.
+pub fn remove(path: &Path) -> Result<()> {
+    let temporary = beside(path)?;
+    fs::rename(path, &temporary)
+        .and_then(|()| fs::remove_dir_all(&temporary))
+        .with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// Checks that folders can be created in `folder`.
+///
+/// # Errors
+/// They cannot be created.
+pub fn ensure_writable(folder: &Path) -> Result<()> {
+    let temporary = beside(&folder.join("check"))?;
+    fs::create_dir(&temporary)?;
+    Ok(fs::remove_dir(&temporary)?)
+}
+
+/// Removes temporary folders that a killed process left in `folder`.
+///
+/// # Errors
+/// The folder cannot be read, or a temporary folder cannot be removed.
+pub fn remove_unfinished(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with(TEMPORARY) && entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn write_all(folder: &Path, files: &Files) -> Result<()> {
+    fs::create_dir(folder)?;
+    let mut hashes = String::new();
+    for (name, bytes) in files {
+        write_file(&folder.join(name), bytes)?;
+        writeln!(hashes, "{}  {name}", hash(bytes))?;
+    }
+    write_file(&folder.join(HASHES), hashes.as_bytes())?;
+    sync_folder(folder)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    Ok(file.sync_all()?)
+}
+
+/// Flushes the entries of `folder` to disk. Windows cannot open folders, and needs no such call.
+fn sync_folder(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// A hidden temporary name in the same folder, so that a rename stays within one file system.
+fn beside(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().context("the path names no folder")?;
+    // In containers process ids repeat.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = since.map_or(0, |since| since.as_nanos());
+    let (id, name) = (process::id(), name.to_string_lossy());
+    let name = format!("{TEMPORARY}{id}-{nanos}-{name}");
+    Ok(path.with_file_name(name))
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// SHA-256 in hexadecimal digits.
+pub fn hash(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .fold(String::new(), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> Files {
+        Files::from_iter([
+            ("a.bin".to_owned(), vec![1, 2, 3]),
+            ("b.json".to_owned(), b"{}".to_vec()),
+        ])
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("step-1");
+        write(&folder, &files()).unwrap();
+        assert_eq!(read(&folder).unwrap(), files());
+        assert_eq!(
+            fs::read_dir(parent.path()).unwrap().count(),
+            1,
+            "nothing is left beside it"
+        );
+    }
+
+    /// What is done to a folder, and what the message then says.
+    #[test]
+    fn every_kind_of_damage_is_named() {
+        type Damage = fn(&Path);
+        let cases: [(Damage, &str); 6] = [
+            (
+                |folder| fs::write(folder.join("a.bin"), [1, 2]).unwrap(),
+                "its a.bin is damaged",
+            ),
+            (
+                |folder| fs::write(folder.join("a.bin"), [1, 2, 7]).unwrap(),
+                "its a.bin is damaged",
+            ),
+            (
+                |folder| fs::remove_file(folder.join("b.json")).unwrap(),
+                "cannot read its b.json",
+            ),
+            (
+                |folder| fs::remove_file(folder.join(HASHES)).unwrap(),
+                "cannot read its SHA256SUMS",
+            ),
+            (
+                |folder| fs::write(folder.join(HASHES), "").unwrap(),
+                "its SHA256SUMS is empty",
+            ),
+            (
+                |folder| fs::write(folder.join(HASHES), "00  ../a.bin\n").unwrap(),
+                "is no file name",
+            ),
+        ];
+        for (damage, message) in cases {
+            let parent = tempfile::tempdir().unwrap();
+            let folder = parent.path().join("step-1");
+            write(&folder, &files()).unwrap();
+            damage(&folder);
+            let Err(Unusable::Damaged(error)) = read(&folder) else {
+                panic!("no damage is found: {message}");
+            };
+            let error = format!("{error:#}");
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_the_system_does_not_read_is_not_damaged() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("step-1");
+        write(&folder, &files()).unwrap();
+        fs::remove_file(folder.join("a.bin")).unwrap();
+        // Reading a folder as a file fails for every user, root included.
+        fs::create_dir(folder.join("a.bin")).unwrap();
+        let Err(Unusable::Unreadable(error)) = read(&folder) else {
+            panic!("an I/O error is taken for damage");
+        };
+        assert!(format!("{error:#}").contains("cannot read its a.bin"));
+    }
+
+    #[test]
+    fn files_of_an_earlier_run_get_one_number_and_links_stay() {
+        let parent = tempfile::tempdir().unwrap();
+        let [runs, disk] = ["runs", "disk"].map(|name| parent.path().join(name));
+        fs::create_dir_all(disk.join("checkpoints/step-1")).unwrap();
+        fs::create_dir(&runs).unwrap();
+        for name in ["metrics.jsonl", "metrics.1.jsonl"] {
+            fs::write(runs.join(name), "{}").unwrap();
+        }
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(disk.join("checkpoints"), runs.join("checkpoints")).unwrap();
+        #[cfg(not(unix))]
+        fs::rename(disk.join("checkpoints"), runs.join("checkpoints")).unwrap();
+        let paths = ["metrics.jsonl", "tensorboard", "checkpoints"].map(|name| runs.join(name));
+        let renamed = set_aside(&paths).unwrap();
+        let names = renamed
+            .iter()
+            .map(|(_, to)| to.file_name().unwrap().to_str().unwrap());
+        let folder = if cfg!(unix) {
+            "earlier.2"
+        } else {
+            "checkpoints.2"
+        };
+        assert_eq!(names.collect::<Vec<_>>(), ["metrics.2.jsonl", folder]);
+        assert!(renamed[1].1.join("step-1").is_dir());
+        #[cfg(unix)]
+        assert!(disk.join("checkpoints/earlier.2/step-1").is_dir());
+        #[cfg(unix)]
+        assert!(runs.join("checkpoints").is_symlink());
+    }
+
+    #[test]
+    fn a_marked_checkpoint_overwrites_no_other() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("step-1");
+        for expected in ["step-1.damaged", "step-1.damaged.1", "step-1.damaged.2"] {
+            fs::create_dir(&folder).unwrap();
+            assert!(mark(&folder, "damaged").unwrap().ends_with(expected));
+        }
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("step-1");
+        // A file of this name can exist in no folder.
+        let files = Files::from_iter([("no/such/folder".to_owned(), vec![1])]);
+        assert!(write(&folder, &files).is_err());
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_unfinished_work_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        fs::create_dir(parent.path().join(".tmp-1-step-1")).unwrap();
+        fs::create_dir(parent.path().join("step-1")).unwrap();
+        fs::write(parent.path().join(".tmp-notes"), "mine").unwrap();
+        remove_unfinished(parent.path()).unwrap();
+        let mut left: Vec<_> = fs::read_dir(parent.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".tmp-notes", "step-1"]);
+    }
+}

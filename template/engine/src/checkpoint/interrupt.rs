@@ -1,0 +1,185 @@
+//! Stop requests: signals, and the agreement of all processes of a job.
+//!
+//! The first SIGINT, SIGTERM or SIGUSR1 requests a stop: the training loop finishes its batch and saves a
+//! checkpoint. Launchers and wrappers often deliver a signal twice, so a second one within a second of the
+//! first is ignored as a duplicate. A later one exits without waiting for the batch, but after a save in
+//! progress.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, Once, PoisonError, TryLockError,
+        atomic::{AtomicI32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+use crate::{distribute::exit_at_once, globals, report::terminal};
+
+/// Signals that request a stop.
+#[cfg(unix)]
+const SIGNALS: [i32; 3] = {
+    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    [SIGINT, SIGTERM, SIGUSR1]
+};
+#[cfg(not(unix))]
+const SIGNALS: [i32; 3] = [2, 15, 10];
+
+/// By the convention of shells, the exit status of a program ended by a signal is this plus the signal.
+const EXIT_BASE: i32 = 128;
+
+/// A second signal within this time is a duplicate of the first.
+pub const DUPLICATE: Duration = Duration::from_secs(1);
+
+/// Maximum time that an exit waits for a save in progress, whose disk or peer may hang.
+const SAVE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The first signal to this process; 0 if none.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
+/// The signal that stopped all processes; 0 if none.
+static STOPPED: AtomicI32 = AtomicI32::new(0);
+/// Held while a checkpoint is saved, over all processes.
+static SAVING: Mutex<()> = Mutex::new(());
+/// Held while this process writes the files of a checkpoint.
+static WRITING: Mutex<()> = Mutex::new(());
+static LISTENING: Once = Once::new();
+
+/// Why training ends before its last epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A signal, by its number.
+    Signal(i32),
+    /// A callback, such as early stopping.
+    Callback,
+}
+
+impl Stop {
+    /// All requests, the one with the highest priority first.
+    pub const ALL: [Stop; 4] = [
+        Stop::Signal(SIGNALS[0]),
+        Stop::Signal(SIGNALS[1]),
+        Stop::Signal(SIGNALS[2]),
+        Stop::Callback,
+    ];
+
+    /// Index in [`ALL`](Self::ALL), as exchanged between processes.
+    pub fn code(self) -> usize {
+        let place = Self::ALL.iter().position(|stop| *stop == self);
+        place.unwrap_or(Self::ALL.len() - 1)
+    }
+}
+
+/// Installs the signal handler for stop requests. SIGHUP is ignored: training outlives its terminal.
+pub fn listen() {
+    LISTENING.call_once(|| {
+        let mut first: Option<Instant> = None;
+        let listening = on_signals(move |signal| match first {
+            None => {
+                first = Some(Instant::now());
+                REQUESTED.store(signal, Ordering::Relaxed);
+                terminal::warn(
+                    "stopping after this step; signal again after a second to stop at once",
+                );
+            }
+            Some(first) if first.elapsed() < DUPLICATE => {}
+            Some(_) => {
+                wait_for(&SAVING);
+                exit_at_once(EXIT_BASE + signal);
+            }
+        });
+        if let Err(error) = listening {
+            terminal::warn(format_args!(
+                "warning: a signal will end this run without a checkpoint: {error:#}"
+            ));
+        }
+    });
+}
+
+/// Calls `handler` on a thread of its own with the number of each signal that requests a stop.
+///
+/// # Errors
+/// The system allows no handler, or another one is installed.
+#[cfg(unix)]
+pub fn on_signals(mut handler: impl FnMut(i32) + Send + 'static) -> Result<()> {
+    use signal_hook::{consts::SIGHUP, iterator::Signals};
+
+    let mut signals = Signals::new(SIGNALS.iter().chain(&[SIGHUP]))?;
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            let stops = signals.forever().filter(|signal| *signal != SIGHUP);
+            stops.for_each(&mut handler);
+        })?;
+    Ok(())
+}
+
+/// As above, for Ctrl-C and the closing of the console.
+#[cfg(not(unix))]
+pub fn on_signals(mut handler: impl FnMut(i32) + Send + 'static) -> Result<()> {
+    Ok(ctrlc::set_handler(move || handler(SIGNALS[0]))?)
+}
+
+/// The stop request of a signal to this process, if any.
+pub fn requested() -> Option<Stop> {
+    match REQUESTED.load(Ordering::Relaxed) {
+        0 => None,
+        signal => Some(Stop::Signal(signal)),
+    }
+}
+
+/// The stop request of any process of the job; all agree at the same step. `own` is that of this process,
+/// other than by a signal.
+///
+/// # Errors
+/// Another process failed.
+pub fn agreed(own: Option<Stop>) -> Result<Option<Stop>> {
+    let stop = globals::strategy()?.any_stops(requested().or(own))?;
+    if let Some(Stop::Signal(signal)) = stop {
+        STOPPED.store(signal, Ordering::Relaxed);
+    }
+    Ok(stop)
+}
+
+/// Records that a signal to this process ends the run.
+pub fn note_stopped(signal: i32) {
+    STOPPED.store(signal, Ordering::Relaxed);
+}
+
+/// Exit status of a run stopped by a signal: 128 + the signal.
+pub fn exit_status() -> Option<u8> {
+    match STOPPED.load(Ordering::Relaxed) {
+        0 => None,
+        signal => u8::try_from(EXIT_BASE + signal).ok(),
+    }
+}
+
+/// Guards the save of a checkpoint against signals.
+pub fn saving() -> MutexGuard<'static, ()> {
+    lock(&SAVING)
+}
+
+/// Guards the writing of a checkpoint's files against an exit because of a lost process.
+pub fn writing() -> MutexGuard<'static, ()> {
+    lock(&WRITING)
+}
+
+/// Waits for a checkpoint write in progress in this process, for up to a minute.
+pub fn wait_for_write() {
+    wait_for(&WRITING);
+}
+
+fn wait_for(work: &Mutex<()>) {
+    let deadline = Instant::now() + SAVE_LIMIT;
+    while let Err(TryLockError::WouldBlock) = work.try_lock() {
+        if Instant::now() > deadline {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lock(mutex: &'static Mutex<()>) -> MutexGuard<'static, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,591 @@
+//! Checkpoints: the complete state of a training, to resume it as if it had never stopped.
+//!
+//! A checkpoint is a folder `checkpoints/step-N`, or `step-N-epoch-M` after an epoch and its validation,
+//! with burnpack files, a manifest and checksums. Writes are atomic: the folder gets its name once it is
+//! complete, so that a kill at any moment leaves no partial checkpoint.
+
+mod folder;
+pub mod interrupt;
+pub mod lock;
+mod manifest;
+mod trainable;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::module::Module;
+use indexmap::IndexMap;
+
+use folder::Unusable;
+pub use folder::{Files, set_aside};
+pub use manifest::{Manifest, Progress};
+
+use crate::{
+    distribute::{MetricStates, merge_metric_states, metric_states, running_statistics},
+    globals::{self, Split},
+    options::Options,
+    report::terminal,
+    run_record::RunRecord,
+    task::{Metrics, Task, TrainState},
+};
+
+/// The validation metric that selects the best checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Best {
+    /// Name of the metric.
+    pub metric: &'static str,
+    /// Whether higher or lower values are better.
+    pub goal: Goal,
+}
+
+/// The direction in which a metric improves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Higher values are better, as for an accuracy.
+    Highest,
+    /// Lower values are better, as for a loss.
+    Lowest,
+}
+
+impl Best {
+    fn is_better(self, value: f64, than: f64) -> bool {
+        match self.goal {
+            Goal::Highest => value > than,
+            Goal::Lowest => value < than,
+        }
+    }
+}
+
+/// The checkpoints of an output folder.
+pub struct Checkpoints {
+    folder: PathBuf,
+    keep: usize,
+    best: Best,
+    /// Run metadata for the manifests.
+    run: Option<RunRecord>,
+}
+
+/// A checkpoint that was read and verified.
+pub struct Checkpoint {
+    /// The folder of the checkpoint.
+    pub path: PathBuf,
+    /// Its progress, metrics and run metadata.
+    pub manifest: Manifest,
+    files: Arc<Files>,
+}
+
+impl Checkpoints {
+    /// The checkpoints of a run, of which the last `--keep` and the best are kept.
+    pub fn new<T: Task>(options: &Options) -> Self {
+        Checkpoints {
+            folder: options.output_dir.join("checkpoints"),
+            keep: options.keep,
+            best: T::BEST,
+            run: None,
+        }
+    }
+
+    /// Sets the run metadata for the manifests of later checkpoints.
+    pub fn record(&mut self, run: RunRecord) {
+        self.run = Some(run);
+    }
+
+    /// The folder, if it has checkpoints, intact or not.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn folder_in_use(&self) -> Result<Option<PathBuf>> {
+        Ok((!self.steps()?.is_empty()).then(|| self.folder.clone()))
+    }
+
+    /// Creates the folder. `alone`, with a lock on the output folder, also removes unfinished checkpoints
+    /// of a killed run; without a lock, another run may be writing them.
+    ///
+    /// # Errors
+    /// The folder cannot be created or written to.
+    pub fn prepare(&self, alone: bool) -> Result<()> {
+        if !globals::strategy()?.is_chief() {
+            return Ok(());
+        }
+        let cannot = || format!("cannot keep checkpoints in {}", self.folder.display());
+        fs::create_dir_all(&self.folder).with_context(cannot)?;
+        if alone {
+            folder::remove_unfinished(&self.folder).with_context(cannot)?;
+        }
+        // Better to fail now than after an epoch.
+        folder::ensure_writable(&self.folder).with_context(cannot)
+    }
+
+    /// Saves the state of all replicas, and then removes checkpoints that need not be kept. All workers
+    /// take part, and the chief writes. A signal does not interrupt the save.
+    ///
+    /// # Errors
+    /// A parameter is not finite, or the checkpoint cannot be written; earlier checkpoints are untouched.
+    pub fn save<T: Task>(
+        &self,
+        options: &Options,
+        progress: Progress,
+        train_examples: usize,
+        validation: IndexMap<String, f64>,
+    ) -> Result<PathBuf> {
+        let _saving = interrupt::saving();
+        let path = self.folder.join(name(progress));
+        let cannot = || format!("cannot save the checkpoint {}", path.display());
+        let (metrics, statistics) = replica_states::<T>().with_context(cannot)?;
+        let (mut files, parameters) = trainable_files::<T>().with_context(cannot)?;
+        let strategy = globals::strategy()?;
+        if strategy.is_chief() {
+            trainable::insert_statistics(&mut files, &statistics);
+            let seed = options.seed;
+            let manifest = Manifest::new(
+                progress,
+                seed,
+                train_examples,
+                parameters,
+                &metrics,
+                validation,
+                self.run.clone(),
+            );
+            self.write(options, &path, files, &manifest)
+                .with_context(cannot)?;
+        }
+        // Until the chief has written, no process may leave.
+        strategy
+            .workers()
+            .broadcast("the end of a save", Vec::new())?;
+        Ok(path)
+    }
+
+    /// Writes a checkpoint. One after a validation replaces the one before it, unless `--checkpoint-steps`
+    /// requested that one.
+    fn write(
+        &self,
+        options: &Options,
+        path: &Path,
+        mut files: Files,
+        manifest: &Manifest,
+    ) -> Result<()> {
+        let step = manifest.progress.step;
+        let _writing = interrupt::writing();
+        match Checkpoint::open(path) {
+            // From before a resume, at the same step.
+            Ok(saved) if saved.manifest.is_same_state(manifest) => return Ok(()),
+            Ok(_) => set_apart(path, "replaced", "it holds another state")?,
+            Err(Unusable::Unreadable(error)) => return Err(error),
+            Err(Unusable::Damaged(error)) if path.exists() => {
+                set_apart(path, "damaged", &format!("{error:#}"))?;
+            }
+            Err(Unusable::Damaged(_)) => {}
+        }
+        manifest.insert_into(&mut files)?;
+        folder::write(path, &files)?;
+        let before_validation = self.folder.join(name_within_epoch(step));
+        if before_validation != path && !options.saves_after(step) && before_validation.exists() {
+            folder::remove(&before_validation)?;
+        }
+        self.prune()
+    }
+
+    /// Renames the checkpoint saved before a validation whose loss is not finite, so that training resumes
+    /// from an earlier one.
+    ///
+    /// # Errors
+    /// It cannot be renamed.
+    pub fn set_diverged_apart(&self, step: usize) -> Result<()> {
+        let path = self.folder.join(name_within_epoch(step));
+        match globals::strategy()?.is_chief() && path.exists() {
+            true => set_apart(&path, "diverged", "its validation loss is not finite"),
+            false => Ok(()),
+        }
+    }
+
+    /// The latest intact checkpoint; damaged ones are reported and skipped.
+    ///
+    /// # Errors
+    /// There are checkpoints but none is intact, or one cannot be read or has another version.
+    pub fn latest(&self) -> Result<Option<Checkpoint>> {
+        Ok(self.latest_and_damaged()?.0)
+    }
+
+    /// The latest intact checkpoint, and the damaged ones after it.
+    fn latest_and_damaged(&self) -> Result<(Option<Checkpoint>, Vec<PathBuf>)> {
+        let mut damaged = Vec::new();
+        for path in self.steps()?.into_values().rev() {
+            match Checkpoint::open(&path) {
+                Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
+                Err(Unusable::Damaged(error)) => {
+                    terminal::warn(format_args!(
+                        "warning: {}: {error:#}; trying the one before it",
+                        cannot_use(&path)
+                    ));
+                    damaged.push(path);
+                }
+                Err(Unusable::Unreadable(error)) => {
+                    return Err(error.context(cannot_use(&path)));
+                }
+            }
+        }
+        ensure!(
+            damaged.is_empty(),
+            "no checkpoint in {} is whole",
+            self.folder.display()
+        );
+        Ok((None, damaged))
+    }
+
+    /// As [`latest`](Self::latest), to resume from it: read by the chief and broadcast to all workers, so
+    /// that they need no shared file system. Damaged ones after it are renamed, as the training will write
+    /// new ones in their place.
+    ///
+    /// # Errors
+    /// As `latest`, a checkpoint cannot be renamed, or a worker is lost.
+    pub fn latest_for_all(&self) -> Result<Option<Checkpoint>> {
+        from_chief(|| {
+            let (latest, damaged) = self.latest_and_damaged()?;
+            for path in damaged {
+                set_apart(&path, "damaged", "it is damaged")?;
+            }
+            Ok(latest)
+        })
+    }
+
+    /// The best checkpoint by the metric [`Task::BEST`].
+    ///
+    /// # Errors
+    /// No checkpoint was saved after a validation, or the best one is damaged.
+    pub fn best(&self) -> Result<Checkpoint> {
+        match best_of(self.best, &self.manifests()?) {
+            Some(path) => Checkpoint::read(path),
+            None => bail!(
+                "no checkpoint in {} was saved after a validation with {:?}",
+                self.folder.display(),
+                self.best.metric
+            ),
+        }
+    }
+
+    /// The checkpoints with their manifests, oldest first. Those with damaged manifests are skipped.
+    ///
+    /// # Errors
+    /// A manifest cannot be read or has another version.
+    fn manifests(&self) -> Result<Vec<(PathBuf, Manifest)>> {
+        let mut manifests = Vec::new();
+        for path in self.steps()?.into_values() {
+            match Manifest::peek(&path) {
+                Ok(manifest) => manifests.push((path, manifest)),
+                Err(Unusable::Damaged(_)) => {}
+                Err(Unusable::Unreadable(error)) => {
+                    return Err(error.context(cannot_use(&path)));
+                }
+            }
+        }
+        Ok(manifests)
+    }
+
+    fn prune(&self) -> Result<()> {
+        let manifests = self.manifests()?;
+        let best = best_of(self.best, &manifests);
+        for (path, _) in manifests.iter().rev().skip(self.keep) {
+            if best != Some(path) {
+                folder::remove(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The folders of checkpoints, intact or not, by step and finished epoch.
+    fn steps(&self) -> Result<BTreeMap<(usize, usize), PathBuf>> {
+        let mut steps = BTreeMap::new();
+        let cannot = || format!("cannot read {}", self.folder.display());
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(steps),
+            entries => entries.with_context(cannot)?,
+        };
+        for entry in entries {
+            let path = entry.with_context(cannot)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if let Some(place) = name.and_then(place) {
+                steps.insert(place, path);
+            }
+        }
+        Ok(steps)
+    }
+}
+
+/// The first checkpoint with the best value of a metric; `None` if none has a value.
+fn best_of(by: Best, manifests: &[(PathBuf, Manifest)]) -> Option<&PathBuf> {
+    let mut best: Option<(f64, &PathBuf)> = None;
+    for (path, manifest) in manifests {
+        let Some(value) = manifest.validation.get(by.metric).copied() else {
+            continue;
+        };
+        if best.is_none_or(|(best, _)| by.is_better(value, best)) {
+            best = Some((value, path));
+        }
+    }
+    best.map(|(_, path)| path)
+}
+
+/// Folder name of a checkpoint.
+fn name(progress: Progress) -> String {
+    match progress.examples {
+        0 if progress.step > 0 => {
+            let within_epoch = name_within_epoch(progress.step);
+            format!("{within_epoch}-epoch-{}", progress.epoch - 1)
+        }
+        _ => name_within_epoch(progress.step),
+    }
+}
+
+/// Folder name of a checkpoint before the validation of its epoch.
+fn name_within_epoch(step: usize) -> String {
+    format!("step-{step:08}")
+}
+
+/// Renames a checkpoint, such as a damaged one, with a warning.
+fn set_apart(path: &Path, mark: &str, why: &str) -> Result<()> {
+    let kept = folder::mark(path, mark)?;
+    terminal::warn(format_args!(
+        "warning: {} is kept as {}: {why}",
+        path.display(),
+        kept.display()
+    ));
+    Ok(())
+}
+
+fn cannot_use(path: &Path) -> String {
+    format!("cannot use the checkpoint {}", path.display())
+}
+
+/// Parses a folder name into step and finished epoch; the epoch is 0 within one.
+fn place(name: &str) -> Option<(usize, usize)> {
+    let place = name.strip_prefix("step-")?;
+    match place.split_once("-epoch-") {
+        Some((step, epoch)) => Some((step.parse().ok()?, epoch.parse().ok()?)),
+        None => Some((place.parse().ok()?, 0)),
+    }
+}
+
+/// The value of `--checkpoint`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The latest intact checkpoint.
+    Latest,
+    /// The best checkpoint by [`Task::BEST`].
+    Best,
+    /// The checkpoint in this folder.
+    Path(PathBuf),
+}
+
+impl From<&str> for Which {
+    fn from(text: &str) -> Self {
+        match text {
+            "latest" => Which::Latest,
+            "best" => Which::Best,
+            path => Which::Path(path.into()),
+        }
+    }
+}
+
+impl Checkpoints {
+    /// Reads the checkpoint specified by `which`.
+    ///
+    /// # Errors
+    /// The checkpoint is missing or damaged.
+    pub fn find(&self, which: &Which) -> Result<Checkpoint> {
+        match which {
+            Which::Path(path) => Checkpoint::read(path),
+            Which::Best => self.best(),
+            Which::Latest => self.latest()?.with_context(|| {
+                format!(
+                    "there is no checkpoint in {}: train first, or name the folder of a training \
+                     with --output-dir",
+                    self.folder.display()
+                )
+            }),
+        }
+    }
+}
+
+impl Checkpoints {
+    /// As [`find`](Self::find), read by the chief and broadcast to all workers.
+    ///
+    /// # Errors
+    /// As `find`, or a worker is lost.
+    pub fn find_for_all(&self, which: &Which) -> Result<Checkpoint> {
+        let found = from_chief(|| self.find(which).map(Some))?;
+        found.context("the chief has no checkpoint")
+    }
+}
+
+/// Runs `read` on the chief and broadcasts the result to all workers.
+fn from_chief(read: impl FnOnce() -> Result<Option<Checkpoint>>) -> Result<Option<Checkpoint>> {
+    let strategy = globals::strategy()?;
+    if strategy.workers().count() == 1 {
+        return read();
+    }
+    let mut bytes = Vec::new();
+    if strategy.is_chief() {
+        let found = read()?.map(|found| (found.path.clone(), Arc::clone(&found.files)));
+        let found = found.as_ref().map(|(path, files)| (path, &**files));
+        ciborium::into_writer(&found, &mut bytes)?;
+    }
+    let bytes = strategy.workers().broadcast("the checkpoint", bytes)?;
+    let found: Option<(PathBuf, Files)> = ciborium::from_reader(&bytes[..])?;
+    let checkpoint = |(path, files)| {
+        let manifest = Manifest::from_files(&files)?;
+        Ok(Checkpoint {
+            path,
+            manifest,
+            files: Arc::new(files),
+        })
+    };
+    found.map(checkpoint).transpose()
+}
+
+impl Checkpoint {
+    /// Reads and verifies the checkpoint at `path`.
+    ///
+    /// # Errors
+    /// There is no checkpoint at `path`, or it is damaged.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::open(path).map_err(|unusable| unusable.into_error().context(cannot_use(path)))
+    }
+
+    fn open(path: &Path) -> Result<Self, Unusable> {
+        let files = folder::read(path)?;
+        // With the right hash, what a program cannot read is of another version of it.
+        let manifest = Manifest::from_files(&files).map_err(Unusable::Unreadable)?;
+        Ok(Checkpoint {
+            path: path.to_owned(),
+            manifest,
+            files: Arc::new(files),
+        })
+    }
+
+    /// Loads the parameters of the checkpoint into `model`. Needs no strategy.
+    ///
+    /// # Errors
+    /// The checkpoint does not match the model, or a parameter is not finite.
+    pub fn load_model<M: Module>(&self, model: M) -> Result<M> {
+        let model = trainable::load_model(model, &self.files);
+        let model = model.with_context(|| self.cannot())?;
+        trainable::ensure_finite(&model).with_context(|| self.cannot())?;
+        Ok(model)
+    }
+
+    /// Loads the model of the checkpoint on all replicas, for a test.
+    ///
+    /// # Errors
+    /// The checkpoint does not match the model, or a parameter is not finite.
+    pub fn restore_model<T: Task>(&self) -> Result<()> {
+        let files = Arc::clone(&self.files);
+        let restored = globals::strategy()?.run_on_all(move |_| {
+            globals::update_model::<T>(|model| {
+                let model = trainable::load_model(model, &files)?;
+                trainable::ensure_finite(&model)?;
+                Ok(model)
+            })
+        });
+        restored.map(drop).with_context(|| self.cannot())
+    }
+
+    /// Restores the state of the checkpoint on all replicas, and returns the progress from which training
+    /// resumes.
+    ///
+    /// # Errors
+    /// The checkpoint does not match the model, optimizer, seed or dataset.
+    pub fn restore<T: Task>(&self, options: &Options, train_examples: usize) -> Result<Progress> {
+        self.ensure_same_run(options, train_examples)
+            .with_context(|| self.cannot())?;
+        let (files, manifest) = (Arc::clone(&self.files), self.manifest.clone());
+        let restored = globals::strategy()?.run_on_all(move |replica| {
+            let (rank, replicas) = (replica.rank(), replica.num_replicas());
+            globals::update_trainable::<T>(|trainable| {
+                let trainable = trainable::load(trainable, &files)?;
+                trainable::ensure_finite(trainable.model())?;
+                // Under another number of replicas each starts from the mean over the old ones.
+                if replicas != manifest.replicas {
+                    return Ok(trainable);
+                }
+                let model = trainable.model().clone();
+                let model = trainable::load_statistics(model, &files, rank, replicas)?;
+                Ok(trainable.with_model(model))
+            })?;
+            globals::set_step(manifest.progress.step);
+            let states = states_for(&manifest.metrics(), rank, replicas);
+            globals::with_metrics::<T, _>(Split::Train, |metrics| {
+                merge_metric_states(&mut metrics.all(), &states)
+            })?
+        });
+        restored.with_context(|| self.cannot())?;
+        Ok(self.manifest.progress)
+    }
+
+    fn ensure_same_run(&self, options: &Options, train_examples: usize) -> Result<()> {
+        let manifest = &self.manifest;
+        ensure!(
+            manifest.seed == options.seed,
+            "it was trained with --seed {}, and this run has --seed {}",
+            manifest.seed,
+            options.seed
+        );
+        ensure!(
+            manifest.train_examples == train_examples,
+            "it was trained on {} examples, and this run has {train_examples}",
+            manifest.train_examples
+        );
+        Ok(())
+    }
+
+    fn cannot(&self) -> String {
+        cannot_use(&self.path)
+    }
+}
+
+/// The metric states with which replica `rank` resumes: its own if the number of replicas is the same, else
+/// all of them on the first replica, as only their sum matters.
+fn states_for(saved: &[MetricStates], rank: usize, replicas: usize) -> Vec<MetricStates> {
+    if saved.len() == replicas {
+        vec![saved[rank].clone()]
+    } else if rank == 0 {
+        saved.to_vec()
+    } else {
+        Vec::new()
+    }
+}
+
+/// Per-replica state: the states of the training metrics, and running statistics.
+fn replica_states<T: Task>() -> Result<(Vec<MetricStates>, Vec<Vec<f32>>)> {
+    let strategy = globals::strategy()?;
+    let states = strategy.run_on_all(|_| {
+        let metrics =
+            globals::with_metrics::<T, _>(Split::Train, |metrics| metric_states(&metrics.all()))?;
+        Ok((metrics, running_statistics(&globals::model::<T>()?)))
+    })?;
+    let states = strategy.gather("the states of replicas", states)?;
+    Ok(states.into_iter().unzip())
+}
+
+/// Files of the model, with averaged running statistics, and of the optimizers, which are equal on all
+/// replicas; and the fingerprint of the model.
+fn trainable_files<T: Task>() -> Result<(Files, String)> {
+    let strategy = globals::strategy()?;
+    strategy.run_on_all(globals::prepare_inference::<T>)?;
+    strategy.run_on_first(|_| {
+        globals::with_model::<T, _>(trainable::ensure_finite)??;
+        let model = globals::inference_model::<T>()?;
+        let fingerprint = trainable::fingerprint(&model);
+        let mut files = trainable::model_files(model)?;
+        globals::with_trainable::<T, _>(|trainable| {
+            trainable::insert_optimizers(&mut files, trainable)
+        })??;
+        Ok((files, fingerprint))
+    })
+}

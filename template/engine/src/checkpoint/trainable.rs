@@ -1,0 +1,235 @@
+//! Serialization of models and optimizers as burnpack files.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord},
+    store::ModuleRecord,
+    tensor::{Bytes, Tensor},
+};
+
+use super::folder::{self, Files};
+use crate::{
+    distribute::{
+        ScheduledOptimizer, load_running_statistics, named_parameters, running_statistics,
+    },
+    task::TrainState,
+};
+
+const MODEL: &str = "model.bpk";
+const STATISTICS: &str = "statistics.bin";
+
+/// The file of a model without autodiff, as only then are its running statistics up to date.
+///
+/// # Errors
+/// The record of the model cannot be serialized.
+pub fn model_files(model: impl Module) -> Result<Files> {
+    let bytes = model.into_record().into_bytes()?;
+    Ok(Files::from_iter([(MODEL.to_owned(), bytes.to_vec())]))
+}
+
+/// SHA-256 of the values of all parameters, in the order of the model's fields. The model file differs
+/// between two equal trainings, as it contains the random parameter ids of Burn.
+pub fn fingerprint(model: &impl Module) -> String {
+    struct Values(Vec<u8>);
+
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend_from_slice(param.val().into_data().as_bytes());
+        }
+    }
+
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    folder::hash(&values.0)
+}
+
+/// Checks that all trainable parameters are finite, as a checkpoint of others is useless.
+///
+/// # Errors
+/// A parameter is not finite; the message names it.
+pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
+    // Parameters that do not train may be constants, such as a mask of minus infinity.
+    for (path, values) in named_parameters(model) {
+        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+            bail!(
+                "the parameter `{path}` holds {value}: the training has diverged; go on from an earlier \
+                 checkpoint with a lower --learning-rate"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Adds the state and the learning-rate schedule of every optimizer.
+///
+/// # Errors
+/// The record of an optimizer cannot be serialized.
+pub fn insert_optimizers(files: &mut Files, trainable: &mut impl TrainState) -> Result<()> {
+    for (name, optimizer) in trainable.optimizers_mut() {
+        let (state, schedule) = optimizer.to_records();
+        files.insert(optimizer_file(name), state.into_bytes()?.to_vec());
+        files.insert(schedule_file(name), schedule.into_bytes()?.to_vec());
+    }
+    Ok(())
+}
+
+/// Loads the parameters in `files` into `model`.
+///
+/// # Errors
+/// The file is missing, or does not match the model: the message names the first mismatch with its shapes.
+pub fn load_model<M: Module>(model: M, files: &Files) -> Result<M> {
+    let record = ModuleRecord::from_bytes(bytes(files, MODEL)?).map_err(damaged(MODEL))?;
+    let loaded = model.try_load_record(record);
+    loaded.map_err(|error| anyhow!("its model is not the one that src/model.rs makes: {error}"))
+}
+
+/// Loads the model and the states of all optimizers from `files`.
+///
+/// # Errors
+/// A file is missing, or does not match the model or optimizer.
+pub fn load<S>(trainable: S, files: &Files) -> Result<S>
+where
+    S: TrainState<Model: Module>,
+{
+    let model = load_model(trainable.model().clone(), files)?;
+    let mut trainable = trainable.with_model(model);
+    for (name, optimizer) in trainable.optimizers_mut() {
+        load_optimizer(optimizer, name, files)?;
+    }
+    Ok(trainable)
+}
+
+fn load_optimizer(optimizer: &mut ScheduledOptimizer, name: &str, files: &Files) -> Result<()> {
+    let (state, schedule) = (optimizer_file(name), schedule_file(name));
+    let record = OptimizerRecord::from_bytes(bytes(files, &state)?).map_err(damaged(&state))?;
+    let tensors = record.len();
+    let schedule_record =
+        LrSchedulerRecord::from_bytes(bytes(files, &schedule)?).map_err(damaged(&schedule))?;
+    optimizer.load_records(record, schedule_record);
+    // Burn leaves out what it cannot use, and would start those parameters anew.
+    let loaded = optimizer.to_records().0.len();
+    ensure!(
+        loaded == tensors,
+        "its {state} holds {tensors} tensors, and the optimizer of src/model.rs takes {loaded} of \
+         them: it is another optimizer"
+    );
+    Ok(())
+}
+
+/// Adds the running statistics of each replica, if the model has any.
+pub fn insert_statistics(files: &mut Files, per_replica: &[Vec<f32>]) {
+    let values: Vec<u8> = per_replica
+        .iter()
+        .flatten()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    if !values.is_empty() {
+        files.insert(STATISTICS.to_owned(), values);
+    }
+}
+
+/// Restores the running statistics of replica `rank` of `replicas`.
+///
+/// # Errors
+/// The statistics do not match the model.
+pub fn load_statistics<M: Module>(
+    model: M,
+    files: &Files,
+    rank: usize,
+    replicas: usize,
+) -> Result<M> {
+    let Some(bytes) = files.get(STATISTICS) else {
+        return Ok(model);
+    };
+    let values: Vec<f32> = bytes
+        .chunks_exact(4)
+        .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        .collect();
+    let len = running_statistics(&model).len();
+    ensure!(
+        values.len() == len * replicas,
+        "its {STATISTICS} has {} values, and {replicas} replicas have {len} each",
+        values.len()
+    );
+    Ok(load_running_statistics(
+        &model,
+        &values[rank * len..(rank + 1) * len],
+    ))
+}
+
+fn optimizer_file(name: &str) -> String {
+    format!("{name}.bpk")
+}
+
+fn schedule_file(name: &str) -> String {
+    format!("{name}.schedule.bpk")
+}
+
+fn bytes(files: &Files, name: &str) -> Result<Bytes> {
+    let bytes = files
+        .get(name)
+        .with_context(|| format!("it has no {name}"))?;
+    Ok(Bytes::from_bytes_vec(bytes.clone()))
+}
+
+fn damaged<E: std::fmt::Display>(name: &str) -> impl FnOnce(E) -> anyhow::Error {
+    let name = name.to_owned();
+    move |error| anyhow!("its {name} cannot be read: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::{
+        nn::{Linear, LinearConfig},
+        tensor::Device,
+    };
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Layers {
+        hidden: Linear,
+        output: Linear,
+    }
+
+    fn layers(hidden: usize) -> Layers {
+        let device = Device::flex();
+        Layers {
+            hidden: LinearConfig::new(2, hidden).init(&device),
+            output: LinearConfig::new(hidden, 1).init(&device),
+        }
+    }
+
+    fn files(layers: Layers) -> Files {
+        let bytes = layers.into_record().into_bytes().unwrap();
+        Files::from_iter([(MODEL.to_owned(), bytes.to_vec())])
+    }
+
+    #[test]
+    fn a_model_comes_back_with_its_values_and_ids() {
+        let saved = layers(3);
+        let loaded = load_model(layers(3), &files(saved.clone())).unwrap();
+        let [saved, loaded] = [saved.hidden.weight, loaded.hidden.weight];
+        assert_eq!(saved.id, loaded.id);
+        assert_eq!(saved.val().into_data(), loaded.val().into_data());
+    }
+
+    #[test]
+    fn a_parameter_of_another_shape_is_named_with_both_shapes() {
+        let error = load_model(layers(4), &files(layers(3)))
+            .unwrap_err()
+            .to_string();
+        for part in ["hidden.weight", "output.weight", "[2, 4]", "[2, 3]"] {
+            assert!(error.contains(part), "no {part} in: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_no_model_is_named() {
+        let error = |files| format!("{:#}", load_model(layers(3), &files).unwrap_err());
+        assert!(error(Files::new()).contains("it has no model.bpk"));
+        let broken = Files::from_iter([(MODEL.to_owned(), vec![1, 2, 3])]);
+        assert!(error(broken).contains("its model.bpk cannot be read"));
+    }
+}

@@ -1,0 +1,456 @@
+//! Pipeline parallelism: models split into stages, each on its own device and thread, which process
+//! micro-batches one after another.
+
+mod stage;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+};
+
+use anyhow::{Context, Result, anyhow};
+use burn::{
+    module::Module,
+    optim::{GradientsAccumulator, GradientsParams},
+    tensor::{Device, Tensor},
+};
+
+use super::{Gradients, ReplicaContext, ReplicaThreads, replica_context};
+
+pub use stage::{Activation, Stage, ensure_split, place};
+
+/// The pipeline stages of one replica's model. The last stage runs on the replica's own thread, with losses
+/// and metrics; each other stage has a thread of its own.
+///
+/// Source: Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism,
+/// NeurIPS 2019. The last stage runs the backward pass of a micro-batch as soon as its loss is known, which
+/// changes no result and keeps fewer activations: Narayanan et al., PipeDream-Flush, 2021.
+#[derive(Clone)]
+pub struct Pipeline {
+    threads: Arc<ReplicaThreads>,
+    /// Index of the thread of the first stage.
+    first: usize,
+    /// One per stage.
+    devices: Vec<Device>,
+    micro_batches: usize,
+}
+
+impl Pipeline {
+    /// The pipeline of a replica with its stages on `devices`. All stages but the last run on `threads`,
+    /// from index `first`.
+    pub(super) fn new(
+        threads: Arc<ReplicaThreads>,
+        first: usize,
+        devices: Vec<Device>,
+        micro_batches: usize,
+    ) -> Self {
+        Pipeline {
+            threads,
+            first,
+            devices,
+            micro_batches,
+        }
+    }
+
+    /// The number of micro-batches into which a replica's shard of a batch is split, at most one per
+    /// example.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
+    /// The device of each stage.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Starts the stages on the micro-batches of a batch; `inputs` are their features.
+    ///
+    /// # Errors
+    /// The thread of a stage is gone, or no replica runs on this thread.
+    pub fn start<M: Module + Clone + Send + 'static>(
+        &self,
+        model: &M,
+        stages: &'static [Stage<M>],
+        inputs: Vec<Activation>,
+    ) -> Result<PipelinedStep<M>> {
+        let batch = replica_context()?.batch();
+        let parts = inputs.len();
+        let (senders, receivers): (Vec<_>, Vec<_>) = stages.iter().map(|_| channel()).unzip();
+        for input in inputs {
+            senders[0].send(Message::Forward(input))?;
+        }
+        let mut ends =
+            stages
+                .iter()
+                .zip(receivers)
+                .enumerate()
+                .map(|(number, (stage, receiver))| StageEnds {
+                    model: model.clone(),
+                    forward: stage.forward,
+                    device: self.devices[number].clone(),
+                    messages: receiver,
+                    earlier: number
+                        .checked_sub(1)
+                        .map(|earlier| senders[earlier].clone()),
+                    next: senders.get(number + 1).cloned(),
+                    gradients: GradientsAccumulator::new(),
+                });
+        let mut results = Vec::new();
+        for (number, stage) in ends.by_ref().take(stages.len() - 1).enumerate() {
+            let (sender, result) = channel();
+            let neighbours = [stage.earlier.clone(), stage.next.clone()];
+            let run = move |context: &ReplicaContext| {
+                if let Some(batch) = batch {
+                    context.begin_batch(batch);
+                }
+                stage.run(parts)
+            };
+            let done = move |gradients: Result<Option<GradientsParams>>| {
+                if !matches!(gradients, Ok(Some(_))) {
+                    neighbours.iter().flatten().for_each(stop);
+                }
+                // Nobody waits any more where the replica has failed.
+                let _ = sender.send(gradients);
+            };
+            self.threads.start_on(self.first + number, run, done)?;
+            results.push(result);
+        }
+        Ok(PipelinedStep {
+            last: ends.next().context("a model needs a stage")?,
+            start: None,
+            results,
+        })
+    }
+}
+
+/// A message to a stage.
+enum Message {
+    /// The input for the next micro-batch.
+    Forward(Activation),
+    /// The gradient of the output for the earliest micro-batch without one.
+    Backward(Tensor<1>),
+    /// Another stage has failed.
+    Stop,
+}
+
+fn stop(stage: &Sender<Message>) {
+    // One that is gone need not be told.
+    let _ = stage.send(Message::Stop);
+}
+
+/// A stage in a step, with channels to the neighbouring stages.
+struct StageEnds<M: 'static> {
+    model: M,
+    forward: fn(&M, Activation) -> Activation,
+    device: Device,
+    messages: Receiver<Message>,
+    earlier: Option<Sender<Message>>,
+    next: Option<Sender<Message>>,
+    gradients: GradientsAccumulator<M>,
+}
+
+impl<M: Module> StageEnds<M> {
+    /// Runs the forward and backward passes of all micro-batches; `None` if another stage has failed.
+    fn run(mut self, parts: usize) -> Result<Option<GradientsParams>> {
+        let mut waiting = VecDeque::new();
+        let mut done = 0;
+        while done < parts {
+            match self.messages.recv() {
+                Ok(Message::Forward(input)) => {
+                    let (start, output) = self.compute(input);
+                    self.send(&self.next, Message::Forward(output.detached()));
+                    waiting.push_back((start, output));
+                }
+                Ok(Message::Backward(gradient)) => {
+                    let (start, output) = waiting.pop_front().context("no part waits")?;
+                    // The gradient of this sum is that of the loss: the chain rule.
+                    let gradient = Tensor::from_inner(gradient.to_device(&self.inner_device()));
+                    let loss = (output.values().clone() * gradient).sum();
+                    self.go_back(&start, &loss);
+                    done += 1;
+                }
+                Ok(Message::Stop) | Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(self.gradients.grads()))
+    }
+
+    /// The input, as the leaf whose gradient goes to the previous stage, and the output.
+    fn compute(&self, input: Activation) -> (Activation, Activation) {
+        let start = input.begin_at(&self.inner_device(), self.earlier.is_some());
+        let output = (self.forward)(&self.model, start.clone());
+        (start, output)
+    }
+
+    /// Accumulates the gradients of the parameters, and sends the gradient of the input to the previous
+    /// stage.
+    fn go_back(&mut self, start: &Activation, loss: &Tensor<1>) {
+        let mut gradients = loss.backward();
+        if self.earlier.is_some() {
+            let values = start.values();
+            let gradient = values.grad_remove(&mut gradients);
+            let zeros = || Tensor::zeros(values.shape(), &self.inner_device());
+            self.send(
+                &self.earlier,
+                Message::Backward(gradient.unwrap_or_else(zeros)),
+            );
+        }
+        let gradients = GradientsParams::from_grads(gradients, &self.model);
+        self.gradients.accumulate(&self.model, gradients);
+    }
+
+    fn send(&self, to: &Option<Sender<Message>>, message: Message) {
+        if let Some(to) = to {
+            // One that is gone has failed, and tells all others.
+            let _ = to.send(message);
+        }
+    }
+
+    fn inner_device(&self) -> Device {
+        self.device.clone().without_autodiff()
+    }
+}
+
+/// A pipelined training step, as seen by the last stage.
+pub struct PipelinedStep<M: Module + 'static> {
+    last: StageEnds<M>,
+    /// The input of the micro-batch that has no gradient yet.
+    start: Option<Activation>,
+    results: Vec<Receiver<Result<Option<GradientsParams>>>>,
+}
+
+impl<M: Module> PipelinedStep<M> {
+    /// The output of the last stage for the next micro-batch.
+    ///
+    /// # Errors
+    /// A stage failed.
+    pub fn predict(&mut self) -> Result<Activation> {
+        match self.last.messages.recv() {
+            Ok(Message::Forward(input)) => {
+                let (start, output) = self.last.compute(input);
+                self.start = Some(start);
+                Ok(output)
+            }
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Backpropagates the loss, shape `[1]`, of this micro-batch through the stages.
+    ///
+    /// # Errors
+    /// [`predict`](Self::predict) was not called before.
+    pub fn backward(&mut self, loss: &Tensor<1>) -> Result<()> {
+        let start = self.start.take().context("no part was predicted")?;
+        self.last.go_back(&start, loss);
+        Ok(())
+    }
+
+    /// The gradients of all stages, summed over micro-batches.
+    ///
+    /// # Errors
+    /// A stage failed.
+    pub fn gradients(mut self) -> Result<Gradients> {
+        let mut gradients = Gradients::new().with(self.last.gradients.grads());
+        for result in std::mem::take(&mut self.results) {
+            let of_stage = result.recv().context("the thread of a stage is gone")??;
+            gradients = gradients.with(of_stage.context("a stage was stopped")?);
+        }
+        Ok(gradients)
+    }
+
+    fn failure(&self) -> anyhow::Error {
+        let failures = self
+            .results
+            .iter()
+            .filter_map(|result| result.recv().ok()?.err());
+        let first = failures.into_iter().next();
+        first.unwrap_or_else(|| anyhow!("a stage has ended early"))
+    }
+}
+
+impl<M: Module> Drop for PipelinedStep<M> {
+    fn drop(&mut self) {
+        // Where this replica has failed, the others would wait for its gradients.
+        self.last.earlier.iter().for_each(stop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+    use burn::{
+        module::Param,
+        nn::{Linear, LinearConfig},
+    };
+
+    use super::*;
+    use crate::distribute::{FlatGradients, ModelParallelStrategy, Strategy};
+
+    #[derive(Module, Debug)]
+    struct Layers {
+        first: Linear,
+        second: Linear,
+        third: Param<Tensor<1>>,
+    }
+
+    const STAGES: &[Stage<Layers>] = &[
+        Stage {
+            layers: &["first"],
+            forward: |model, x| model.first.forward(x.tensor::<2>()).tanh().into(),
+        },
+        Stage {
+            layers: &["second"],
+            forward: |model, x| model.second.forward(x.tensor::<2>()).tanh().into(),
+        },
+        Stage {
+            layers: &["third"],
+            forward: |model, x| (x.tensor::<2>() * model.third.val().unsqueeze()).into(),
+        },
+    ];
+
+    fn layers(device: &Device) -> Layers {
+        Layers {
+            first: LinearConfig::new(2, 3).init(device),
+            second: LinearConfig::new(3, 4).init(device),
+            third: Param::from_tensor(Tensor::from_floats([1.0, -2.0, 3.0, 0.5], device)),
+        }
+    }
+
+    fn strategy() -> Arc<dyn Strategy> {
+        let devices = vec![Device::flex(); 3];
+        Arc::new(ModelParallelStrategy::new(&devices, STAGES.len(), 4).unwrap())
+    }
+
+    fn features(device: &Device) -> Tensor<2> {
+        Tensor::<1, burn::tensor::Int>::arange(0..14, device)
+            .float()
+            .reshape([7, 2])
+            / 10.0
+    }
+
+    /// One step on the features in parts, with `stages`; then gives its gradients.
+    fn step(
+        context: &ReplicaContext,
+        model: &Layers,
+        stages: &'static [Stage<Layers>],
+    ) -> Result<Gradients> {
+        let parts = features(context.device()).chunk(3, 0);
+        let count = parts.len();
+        let parts = parts.into_iter().map(Activation::from).collect();
+        let pipeline = context.pipeline().context("a pipeline")?;
+        let mut step = pipeline.start(model, stages, parts)?;
+        for _ in 0..count {
+            let output = step.predict()?.tensor::<2>();
+            step.backward(&output.square().sum())?;
+        }
+        step.gradients()
+    }
+
+    #[test]
+    fn gradients_are_those_of_the_whole_model() {
+        let differences = strategy().run_on_all(|context| {
+            let model = layers(context.device());
+            let in_stages = FlatGradients::new(&model, step(context, &model, STAGES)?)?;
+            let mut x = Activation::from(features(context.device()));
+            for stage in STAGES {
+                x = (stage.forward)(&model, x);
+            }
+            let loss = x.tensor::<2>().square().sum();
+            let whole = GradientsParams::from_grads(loss.backward(), &model);
+            let whole = FlatGradients::new(&model, Gradients::new().with(whole))?;
+            assert!(
+                whole
+                    .iter()
+                    .all(|(_, values)| values.iter().any(|value| *value != 0.0))
+            );
+            let pairs = in_stages.to_values()?.into_iter().zip(whole.to_values()?);
+            Ok(pairs
+                .map(|(one, other)| (one - other).abs())
+                .fold(0.0, f32::max))
+        });
+        let difference = differences.unwrap().into_iter().next().unwrap();
+        assert!(difference < 1e-5, "{difference}");
+    }
+
+    /// What a step with these stages fails with.
+    fn failure(stages: &'static [Stage<Layers>]) -> String {
+        let result = strategy()
+            .run_on_all(move |context| step(context, &layers(context.device()), stages).map(drop));
+        format!("{:#}", result.unwrap_err())
+    }
+
+    #[test]
+    fn a_stage_that_fails_ends_the_step() {
+        const FIRST: &[Stage<Layers>] = &[
+            Stage {
+                layers: &["first"],
+                forward: |_, _| panic!("no such weight"),
+            },
+            STAGES[1],
+            STAGES[2],
+        ];
+        const MIDDLE: &[Stage<Layers>] = &[
+            STAGES[0],
+            Stage {
+                layers: &["second"],
+                forward: |_, x| x.tensor::<3>().into(),
+            },
+            STAGES[2],
+        ];
+        assert!(failure(FIRST).contains("no such weight"));
+        let message = failure(MIDDLE);
+        assert!(
+            message
+                .contains("a stage takes a tensor of rank 3, and the one before it gives [3, 3]"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_replica_that_fails_ends_its_stages() {
+        let strategy = strategy();
+        let result = strategy.run_on_all(|context| -> Result<()> {
+            let model = layers(context.device());
+            let parts = features(context.device()).chunk(3, 0);
+            let parts = parts.into_iter().map(Activation::from).collect();
+            let pipeline = context.pipeline().context("a pipeline")?;
+            let mut step = pipeline.start(&model, STAGES, parts)?;
+            step.predict()?;
+            bail!("no such label")
+        });
+        assert!(format!("{:#}", result.unwrap_err()).contains("no such label"));
+        // Their threads are free for the next step.
+        let again = strategy
+            .run_on_all(|context| step(context, &layers(context.device()), STAGES).map(drop));
+        assert!(again.is_ok());
+    }
+
+    #[test]
+    fn a_split_that_does_not_fit_the_model_is_refused() {
+        const UNKNOWN: &[Stage<Layers>] = &[Stage {
+            layers: &["fourth"],
+            forward: |_, x| x,
+        }];
+        const TWICE: &[Stage<Layers>] = &[Stage {
+            layers: &["first", "second", "third", "first"],
+            forward: |_, x| x,
+        }];
+        let error = |stages| {
+            let model = layers(&Device::flex());
+            ensure_split(&model, stages).unwrap_err().to_string()
+        };
+        assert!(ensure_split(&layers(&Device::flex()), STAGES).is_ok());
+        let unknown = error(UNKNOWN);
+        assert!(
+            unknown.contains(
+                "names the layer `fourth`, and those of the model are first, second, third"
+            ),
+            "{unknown}"
+        );
+        assert!(error(&STAGES[..2]).contains("the layer `third` is in 0 stages"));
+        assert!(error(TWICE).contains("the layer `first` is in 2 stages"));
+    }
+}

@@ -1,0 +1,469 @@
+//! Reporting: progress bars, one terminal line per epoch, machine-readable logs, TensorBoard event files,
+//! pictures, predictions and profiles.
+
+#[cfg(feature = "tensorboard")]
+mod board;
+#[cfg(not(feature = "tensorboard"))]
+#[path = "no_board.rs"]
+mod board;
+pub mod curves;
+mod log;
+pub mod picture;
+pub mod predictions;
+pub mod profile;
+pub mod stdout;
+mod steps;
+pub mod summary;
+#[cfg(feature = "tensorboard")]
+pub mod tensorboard;
+pub mod terminal;
+mod whole_file;
+
+use std::{
+    fs, io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Error, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::{
+    checkpoint::{Checkpoints, Progress, lock::OutputLock, set_aside},
+    data::DistributedDataset,
+    distribute::{Losses, MergedMetric},
+    globals::{self, Split},
+    options::Options,
+    run_record::RunRecord,
+    task::Task,
+};
+use board::Board;
+use picture::Picture;
+use steps::StepLog;
+
+const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
+
+/// File name of the run metadata.
+const RUN: &str = "run.json";
+
+/// Folder of the TensorBoard event files.
+const BOARD: &str = "tensorboard";
+
+/// Examples on the sheet of samples, in total and per row.
+const SAMPLES: usize = 32;
+const SAMPLES_IN_A_ROW: usize = 8;
+
+/// Share of an epoch spent waiting for data above which the report mentions it.
+const STARVING: f64 = 0.05;
+
+/// Reports a run on the terminal and in its output folder.
+pub struct Report {
+    folder: PathBuf,
+    log: PathBuf,
+    steps: StepLog,
+    /// Whether this process is the chief, the only one of a job that reports.
+    speaks: bool,
+    /// Lock on the output folder; `None` if nothing is written.
+    lock: Option<OutputLock>,
+    /// TensorBoard event files, while training.
+    board: Option<Board>,
+    /// The step at which profiling began; `None` without `--profile`.
+    profile: Option<usize>,
+    epochs: usize,
+    current: Option<Current>,
+    line: String,
+}
+
+/// The split in progress.
+struct Current {
+    split: Split,
+    epoch: usize,
+    started: Instant,
+    bar: ProgressBar,
+    /// Time spent waiting for batches.
+    waited: Duration,
+}
+
+impl Report {
+    /// Creates the report and locks the output folder.
+    ///
+    /// # Errors
+    /// The output folder cannot be created or written to, or another run writes to it.
+    pub fn new(options: &Options) -> Result<Self> {
+        let mut report = Self::without_lock(options)?;
+        if report.speaks {
+            report.lock = Some(OutputLock::acquire(&options.output_dir)?);
+        }
+        Ok(report)
+    }
+
+    /// As [`new`](Self::new), for a test alone: a read-only output folder causes a warning instead of an
+    /// error.
+    ///
+    /// # Errors
+    /// Another run writes to the output folder.
+    pub fn of_test(options: &Options) -> Result<Self> {
+        match Self::new(options) {
+            Err(error) if is_read_only(&error) => {
+                terminal::warn(format_args!(
+                    "warning: {error:#}: the test is not written there"
+                ));
+                Self::without_lock(options)
+            }
+            report => report,
+        }
+    }
+
+    fn without_lock(options: &Options) -> Result<Self> {
+        let speaks = globals::strategy()?.is_chief();
+        Ok(Report {
+            speaks,
+            log: options.output_dir.join(log::NAME),
+            lock: None,
+            folder: options.output_dir.clone(),
+            steps: StepLog::new(&options.output_dir, options.log_every),
+            board: None,
+            profile: (options.profile && speaks).then_some(0),
+            epochs: options.epochs,
+            current: None,
+            line: String::new(),
+        })
+    }
+
+    /// Whether this run holds the lock on the output folder; false on a file system without locks.
+    pub fn is_alone(&self) -> bool {
+        self.lock.as_ref().is_some_and(OutputLock::is_held)
+    }
+
+    /// Starts the log files of this training; those of an earlier run, checkpoints included, are renamed
+    /// and kept.
+    ///
+    /// # Errors
+    /// A file cannot be created, or an earlier one cannot be renamed.
+    pub fn start_training(&mut self, checkpoints: &Checkpoints) -> Result<()> {
+        if self.speaks {
+            let mut earlier = [RUN, log::NAME, BOARD]
+                .map(|name| self.folder.join(name))
+                .to_vec();
+            earlier.push(self.steps.path().to_owned());
+            earlier.extend(checkpoints.folder_in_use()?);
+            for (from, to) in set_aside(&earlier)? {
+                self.say(&format!(
+                    "{} of an earlier run is kept as {}",
+                    from.display(),
+                    to.display()
+                ));
+            }
+        }
+        self.begin_training(Progress::START, 0)
+    }
+
+    /// Writes the run metadata to `run.json` and to TensorBoard.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn record(&mut self, step: usize, run: &RunRecord) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
+        whole_file::write(&self.folder.join(RUN), serde_json::to_vec_pretty(run)?)?;
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.text(step, "run", &run.to_markdown()))
+    }
+
+    /// Continues the logs of a resumed training. `repeats_end` tells that it was stopped before or during a
+    /// validation, so that it repeats the end of that epoch.
+    ///
+    /// # Errors
+    /// A file cannot be created, read or written.
+    pub fn resume_training(&mut self, progress: Progress, repeats_end: bool) -> Result<()> {
+        if self.speaks {
+            log::cut(&self.log, "epoch", progress.epoch)?;
+            log::cut(self.steps.path(), "step", progress.step + 1)?;
+        }
+        let first_step = progress.step + usize::from(!repeats_end);
+        self.begin_training(progress, first_step)
+    }
+
+    fn begin_training(&mut self, progress: Progress, first_step: usize) -> Result<()> {
+        if self.speaks {
+            self.board = Some(Board::open(&self.folder.join(BOARD), first_step)?);
+        }
+        if self.profile.is_some() {
+            self.profile = Some(progress.step);
+            profile::start();
+        }
+        Ok(())
+    }
+
+    /// Reports the model summary and a sheet of training samples.
+    ///
+    /// # Errors
+    /// An example cannot be read, or the sheet cannot be written.
+    pub fn introduce<T: Task>(&mut self, data: &DistributedDataset<T::Example>) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
+        let total = self.epochs.saturating_mul(data.steps_per_epoch());
+        self.steps.set_total(total);
+        let examples = data.dataset();
+        let model = globals::strategy()?.run_on_first(|_| globals::model::<T>());
+        self.say(&summary::summarize(&model?));
+        let examples = (0..examples.len().min(SAMPLES)).map(|index| examples.get(index));
+        let pictures = examples
+            .map(|example| T::picture(&example?))
+            .collect::<Result<Vec<_>>>()?;
+        let (pictures, captions): (Vec<_>, Vec<_>) = pictures.into_iter().flatten().unzip();
+        if pictures.is_empty() {
+            return Ok(());
+        }
+        let sheet = picture::sheet(&pictures, SAMPLES_IN_A_ROW, &captions)?;
+        self.picture(0, "samples", &sheet)
+    }
+
+    /// Reports the end of training: learning curves and, with `--profile`, the time per phase.
+    ///
+    /// # Errors
+    /// A picture or the trace cannot be written.
+    pub fn conclude(&mut self, progress: Progress) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
+        self.draw_curves()?;
+        if let Some(first) = self.profile {
+            let profile = profile::finish(progress.step - first);
+            let trace = self.folder.join("trace.json");
+            profile.write_chrome_trace(&trace)?;
+            self.say(&profile.breakdown());
+            self.say(&format!(
+                "a trace for ui.perfetto.dev is in {}",
+                trace.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Draws the learning curves, unless training was stopped in its first epoch and the log is empty.
+    fn draw_curves(&self) -> Result<()> {
+        match fs::metadata(&self.log).is_ok_and(|log| log.len() > 0) {
+            true => curves::draw(&self.log, &self.folder.join("curves.svg")),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a scalar at a training step to TensorBoard.
+    ///
+    /// # Errors
+    /// The event file cannot be written.
+    pub fn scalar(&mut self, step: usize, tag: &str, value: f64) -> Result<()> {
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.scalar(step, tag, value))
+    }
+
+    /// Writes a histogram of `values` at a training step to TensorBoard.
+    ///
+    /// # Errors
+    /// The event file cannot be written.
+    pub fn histogram(&mut self, step: usize, tag: &str, values: &[f32]) -> Result<()> {
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.histogram(step, tag, values))
+    }
+
+    /// Writes an image at a training step to TensorBoard and as `pictures/TAG-STEP.png`.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn picture(&mut self, step: usize, tag: &str, picture: &Picture) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
+        let folder = self.folder.join("pictures");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let name = format!("{}-{step:08}.png", tag.replace(['/', '\\'], "-"));
+        picture.save_png(&folder.join(name))?;
+        let board = self.board.as_mut();
+        board.map_or(Ok(()), |board| board.picture(step, tag, picture))
+    }
+
+    /// Writes learning rates, histograms of all parameters, and histograms of kept gradients to
+    /// TensorBoard.
+    ///
+    /// # Errors
+    /// An event file cannot be written.
+    pub fn parameters<T: Task>(&mut self, step: usize) -> Result<()> {
+        if self.board.is_none() || !cfg!(feature = "tensorboard") {
+            return Ok(());
+        }
+        let strategy = globals::strategy()?;
+        let (rates, values) = strategy.run_on_first(|_| {
+            Ok((
+                globals::learning_rates::<T>()?,
+                globals::weights_and_gradients::<T>()?,
+            ))
+        })?;
+        for (optimizer, rate) in rates {
+            self.scalar(step, &format!("learning_rate/{optimizer}"), rate)?;
+        }
+        for (tag, values) in values {
+            self.histogram(step, &tag, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Gets the next batch with `next` and measures the waiting time.
+    pub fn wait_for<T>(&mut self, next: impl FnOnce() -> T) -> T {
+        let _data = profile::span(profile::Phase::Data);
+        let started = Instant::now();
+        let batch = next();
+        if let Some(current) = &mut self.current {
+            current.waited += started.elapsed();
+        }
+        batch
+    }
+
+    /// Begins a pass of `steps` steps over a split.
+    pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
+        // Indicatif draws nothing where the output is not a terminal.
+        let target = match self.speaks {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
+        if let Ok(style) = ProgressStyle::with_template(BAR) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(format!("{} {}", split.name(), self.place(split, epoch)));
+        if split == Split::Train {
+            self.steps.begin_epoch(Instant::now());
+        }
+        self.current = Some(Current {
+            split,
+            epoch,
+            started: Instant::now(),
+            bar,
+            waited: Duration::ZERO,
+        });
+    }
+
+    /// Advances the progress bar by one step and shows its losses.
+    pub fn step(&mut self, losses: &Losses) {
+        if let Some(current) = &self.current {
+            let losses = losses
+                .iter()
+                .map(|(name, loss)| format!("{name} {loss:.4}"));
+            current
+                .bar
+                .set_message(losses.collect::<Vec<_>>().join("  "));
+            current.bar.inc(1);
+        }
+    }
+
+    /// Ends the split after `step` training steps in total and reports its metrics, merged over all
+    /// replicas.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub fn end(&mut self, step: usize, metrics: &[MergedMetric]) -> Result<()> {
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        current.bar.finish_and_clear();
+        if current.split == Split::Train {
+            self.steps.end_epoch(Instant::now());
+        }
+        current.waited += globals::strategy()?.replicas().take_reading_time();
+        if !self.speaks {
+            return Ok(());
+        }
+        let seconds = current.started.elapsed().as_secs_f64();
+        let waited = current.waited.as_secs_f64();
+        let line = log::Line {
+            split: current.split,
+            epoch: current.epoch,
+            step,
+            metrics,
+            seconds,
+            data_seconds: waited,
+        };
+        if self.lock.is_some() {
+            log::append(&self.log, &line)?;
+        }
+        if let Some(board) = &mut self.board {
+            board.metrics(current.split, step, metrics)?;
+        }
+        self.tell(&current, metrics, seconds);
+        match current.split {
+            Split::Test if self.lock.is_some() => self.draw_curves(),
+            Split::Test => Ok(()),
+            Split::Train | Split::Validation => Ok(()),
+        }
+    }
+
+    /// Ends a split that was interrupted, without reporting metrics.
+    pub fn abandon(&mut self) {
+        if let Some(current) = self.current.take() {
+            current.bar.finish_and_clear();
+        }
+    }
+
+    /// Prints a line on the terminal, on the chief only.
+    pub fn say(&self, text: &str) {
+        match &self.current {
+            _ if !self.speaks => {}
+            // A line in the middle of a progress bar would leave half of it behind.
+            Some(current) => current.bar.suspend(|| terminal::print(text)),
+            None => terminal::print(text),
+        }
+    }
+
+    /// Prints the metrics of a split; training and validation share one line per epoch.
+    fn tell(&mut self, current: &Current, metrics: &[MergedMetric], seconds: f64) {
+        let values = metrics
+            .iter()
+            .map(|metric| format!("{} {:.4}", metric.name, metric.value));
+        let values = values.collect::<Vec<_>>().join("  ");
+        let (split, epoch) = (current.split, current.epoch);
+        match split {
+            Split::Train => {
+                let place = self.place(split, epoch);
+                let waited = current.waited.as_secs_f64();
+                let starving = match waited > STARVING * seconds {
+                    true => format!(", {waited:.2} s of it waiting for data"),
+                    false => String::new(),
+                };
+                self.line = format!("epoch {place}  train  {values}  {seconds:.2} s{starving}");
+            }
+            Split::Validation => {
+                let line = std::mem::take(&mut self.line);
+                terminal::print(format_args!("{line}  |  validation  {values}"));
+            }
+            Split::Test => {
+                let examples = metrics.first().map_or(0, |metric| metric.examples);
+                terminal::print(format_args!("test  {values}  ({examples} examples)"));
+            }
+        }
+    }
+
+    fn place(&self, split: Split, epoch: usize) -> String {
+        match split {
+            Split::Test => String::new(),
+            _ => format!(
+                "{epoch:>width$}/{}",
+                self.epochs,
+                width = self.epochs.to_string().len()
+            ),
+        }
+    }
+}
+
+/// Whether writing failed for lack of permission or on a read-only file system.
+fn is_read_only(error: &Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| {
+        let kinds = [
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::ReadOnlyFilesystem,
+        ];
+        kinds.contains(&error.kind())
+    })
+}

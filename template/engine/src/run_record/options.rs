@@ -1,0 +1,307 @@
+//! Every option of the command line with its value in force.
+
+use std::{any::Any, sync::OnceLock};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, Parser, parser::ValueSource};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::compare::shown;
+use crate::options::OF_A_PROCESS;
+
+/// The options in the order of their definition, by the name that the user types: `--epochs`,
+/// `test --checkpoint` for one of a subcommand, `infer files` for an argument without dashes.
+pub type Options = IndexMap<String, OptionRecord>;
+
+/// An option of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OptionRecord {
+    /// Numbers and flags as such, a list for an option that can be given several times, all others as
+    /// text; null where an option without a default is not given.
+    pub value: Value,
+    /// Where the value comes from.
+    pub source: Source,
+}
+
+/// Where the value of an option comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Given on the command line.
+    CommandLine,
+    /// Taken from an environment variable.
+    Environment,
+    /// The default of the option.
+    #[default]
+    Default,
+}
+
+/// The crate of a program, as [`package!`](crate::package) gives it.
+#[derive(Clone, Copy, Debug)]
+pub struct Package {
+    /// Its name.
+    pub name: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// Where its sources were when it was built.
+    pub folder: &'static str,
+    /// `debug` or `release`.
+    pub profile: &'static str,
+}
+
+/// The crate that this is written in, for the record of a run.
+#[macro_export]
+macro_rules! package {
+    () => {
+        $crate::run_record::Package {
+            name: env!("CARGO_PKG_NAME"),
+            version: env!("CARGO_PKG_VERSION"),
+            folder: env!("CARGO_MANIFEST_DIR"),
+            profile: if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            },
+        }
+    };
+}
+
+/// The command line of this process.
+struct Parsed {
+    package: Package,
+    /// The subcommands.
+    command: String,
+    options: Options,
+}
+
+static PARSED: OnceLock<Parsed> = OnceLock::new();
+
+/// Parses the command line, as `Args::parse` does, and keeps every option, and the crate of the program, for
+/// the record of the run.
+pub fn parse<A: Parser>(package: Package) -> A {
+    let command = A::command();
+    let matches = command.clone().get_matches();
+    let args = A::from_arg_matches(&matches)
+        .unwrap_or_else(|error| error.format(&mut A::command()).exit());
+    PARSED.get_or_init(|| Parsed {
+        package,
+        command: subcommands(&matches),
+        options: options(&command, &matches),
+    });
+    args
+}
+
+/// The options that [`parse`] found; `None` where it was not called, as in tests.
+pub fn parsed() -> Option<Options> {
+    PARSED.get().map(|parsed| parsed.options.clone())
+}
+
+/// The crate of this program; the engine where [`parse`] was not called, as in tests.
+pub(crate) fn package() -> Package {
+    PARSED.get().map_or(package!(), |parsed| parsed.package)
+}
+
+/// What all processes of a job must be told alike: the command and every option, but those of the engine
+/// that are of a process. Nothing where [`parse`] was not called, as in tests.
+pub fn settings_of_job() -> Vec<(String, String)> {
+    let Some(parsed) = PARSED.get() else {
+        return Vec::new();
+    };
+    let of_job = parsed.options.iter();
+    let of_job = of_job.filter(|(name, _)| !OF_A_PROCESS.contains(&name.as_str()));
+    let of_job = of_job.map(|(name, option)| (name.clone(), shown(&option.value)));
+    let command = ("the command".to_owned(), parsed.command.clone());
+    [command].into_iter().chain(of_job).collect()
+}
+
+fn subcommands(matches: &ArgMatches) -> String {
+    let (mut names, mut level) = (Vec::new(), matches.subcommand());
+    while let Some((name, matches)) = level {
+        names.push(name);
+        level = matches.subcommand();
+    }
+    names.join(" ")
+}
+
+fn options(command: &Command, matches: &ArgMatches) -> Options {
+    let mut options = Options::new();
+    let (mut prefix, mut level) = (String::new(), Some((command, matches)));
+    while let Some((command, matches)) = level {
+        for argument in command.get_arguments().filter(|one| has_value(one)) {
+            options.insert(
+                format!("{prefix}{}", name(argument)),
+                OptionRecord {
+                    value: value(argument, matches),
+                    source: source(argument, matches),
+                },
+            );
+        }
+        level = matches.subcommand().and_then(|(name, matches)| {
+            prefix += &format!("{name} ");
+            Some((command.find_subcommand(name)?, matches))
+        });
+    }
+    options
+}
+
+fn has_value(argument: &Arg) -> bool {
+    use ArgAction::{Help, HelpLong, HelpShort, Version};
+    !matches!(argument.get_action(), Help | HelpLong | HelpShort | Version)
+}
+
+fn name(argument: &Arg) -> String {
+    match (argument.get_long(), argument.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => argument.get_id().to_string(),
+    }
+}
+
+fn source(argument: &Arg, matches: &ArgMatches) -> Source {
+    match matches.value_source(argument.get_id().as_str()) {
+        Some(ValueSource::CommandLine) => Source::CommandLine,
+        Some(ValueSource::EnvVariable) => Source::Environment,
+        _ => Source::Default,
+    }
+}
+
+fn value(argument: &Arg, matches: &ArgMatches) -> Value {
+    let id = argument.get_id().as_str();
+    // By its type and not by its text: `2e-3` and `0.002` are the same number.
+    let mut values = numbers::<bool>(id, matches)
+        .or_else(|| numbers::<f64>(id, matches))
+        .or_else(|| numbers::<f32>(id, matches))
+        .or_else(|| numbers::<usize>(id, matches))
+        .or_else(|| numbers::<u64>(id, matches))
+        .or_else(|| numbers::<u32>(id, matches))
+        .or_else(|| numbers::<u16>(id, matches))
+        .or_else(|| numbers::<u8>(id, matches))
+        .or_else(|| numbers::<i64>(id, matches))
+        .or_else(|| numbers::<i32>(id, matches))
+        .unwrap_or_else(|| words(id, matches));
+    match argument.get_action() {
+        ArgAction::Append => Value::Array(values),
+        _ if values.len() > 1 => Value::Array(values),
+        _ => values.pop().unwrap_or_default(),
+    }
+}
+
+/// The values of an option of type `T`; `None` for one of another type, or where JSON has no such
+/// number.
+fn numbers<T: Any + Clone + Send + Sync + Serialize>(
+    id: &str,
+    matches: &ArgMatches,
+) -> Option<Vec<Value>> {
+    let values = matches.try_get_many::<T>(id).ok()??;
+    let values: Vec<Value> = values.map(|value| json!(value)).collect();
+    values
+        .iter()
+        .all(|value| !value.is_null())
+        .then_some(values)
+}
+
+/// The values of an option as they were typed, or as their default is written.
+fn words(id: &str, matches: &ArgMatches) -> Vec<Value> {
+    let words = matches.get_raw(id).into_iter().flatten();
+    words.map(|word| word.to_string_lossy().into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Subcommand};
+
+    use super::*;
+    use crate::test_task::Cli;
+
+    /// Kinds of options that those of this program may not have.
+    #[derive(Parser)]
+    struct Other {
+        #[arg(long, global = true, default_value_t = 2e-3)]
+        rate: f64,
+        #[arg(short, action = ArgAction::Count)]
+        verbose: u8,
+        #[arg(long, value_delimiter = ',', global = true)]
+        sizes: Vec<u32>,
+        #[arg(long)]
+        limit: Option<i64>,
+        #[arg(long, default_value = "1.10")]
+        tag: String,
+        #[command(subcommand)]
+        command: Option<Sub>,
+    }
+
+    #[derive(Subcommand)]
+    enum Sub {
+        Show {
+            #[arg(long)]
+            all: bool,
+            files: Vec<std::path::PathBuf>,
+        },
+    }
+
+    fn other(words: &[&str]) -> Options {
+        let command = Other::command();
+        let words = [&["program"], words].concat();
+        options(&command, &command.clone().get_matches_from(words))
+    }
+
+    fn values(options: &Options) -> Value {
+        let values = options.iter();
+        values
+            .map(|(name, option)| (name.clone(), option.value.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn every_option_is_there_with_its_default() {
+        let options = other(&[]);
+        let expected = json!({
+            "--rate": 0.002, "-v": 0, "--sizes": [], "--limit": null, "--tag": "1.10"
+        });
+        assert_eq!(values(&options), expected);
+        assert!(options.values().all(|one| one.source == Source::Default));
+    }
+
+    #[test]
+    fn options_before_and_after_a_subcommand_count() {
+        let words = [
+            "-vv",
+            "--limit=-5",
+            "show",
+            "--rate",
+            "1e-3",
+            "--sizes=3,4",
+            "--all",
+            "a b",
+        ];
+        let options = other(&words);
+        let expected = json!({
+            "--rate": 0.001, "-v": 2, "--sizes": [3, 4], "--limit": -5, "--tag": "1.10",
+            "show --all": true, "show files": ["a b"]
+        });
+        assert_eq!(values(&options), expected);
+        let is_default = |one: &&str| options[*one].source == Source::Default;
+        let names: Vec<&str> = options.keys().map(String::as_str).collect();
+        let defaults: Vec<&str> = names.into_iter().filter(is_default).collect();
+        assert_eq!(defaults, ["--tag"]);
+    }
+
+    #[test]
+    fn the_options_of_this_program_are_all_there() {
+        let command = Cli::command();
+        let matches = command
+            .clone()
+            .get_matches_from(["program", "train", "--epochs", "3"]);
+        let options = options(&command, &matches);
+        assert_eq!(options["--epochs"].value, json!(3));
+        assert_eq!(options["--epochs"].source, Source::CommandLine);
+        assert_eq!(options["--resume"].value, json!(false));
+        assert!(options["--strategy"].value.is_string());
+        let longs = command.get_arguments().filter_map(Arg::get_long);
+        for long in longs {
+            assert!(options.contains_key(&format!("--{long}")), "{long}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The interface between the engine and a task.
+
+use anyhow::Result;
+use burn::{module::Module, tensor::Tensor};
+
+use crate::{
+    checkpoint::Best,
+    data::Collate,
+    distribute::{Activation, FlatGradients, Metric, NonFinite, ScheduledOptimizer, Stage},
+    globals::Registry,
+    report::picture::Picture,
+};
+
+/// A task: its types, and the functions that the engine calls. A project implements it once.
+pub trait Task: Sized + 'static {
+    /// An element of a dataset.
+    type Example: Clone + Send + 'static;
+    /// The tensors of a replica's shard of a batch.
+    type Batch: Collate<Example = Self::Example>;
+    /// The loss objects of a replica.
+    type LossObjects: Clone + Send + 'static;
+    /// The metrics of a split.
+    type Metrics: Metrics;
+    /// The model.
+    type Model: Module + Clone + Send + 'static;
+    /// The model with its optimizers.
+    type Trainable: TrainState<Model = Self::Model>;
+
+    /// The pipeline stages of the model under `model-parallel`.
+    const STAGES: &'static [Stage<Self::Model>];
+
+    /// The validation metric that selects the best checkpoint.
+    const BEST: Best;
+
+    /// The policy for a validation loss that is not finite.
+    const NON_FINITE: NonFinite;
+
+    /// Calls `lend` with the registry of this thread. It is a `thread_local!` of the project, as Rust has
+    /// no generic statics.
+    fn with_registry<R>(lend: impl FnOnce(&mut Registry<Self>) -> R) -> R;
+
+    /// Prepares a batch for the model, on its device.
+    ///
+    /// # Errors
+    /// The batch does not fit the model.
+    fn prepare_inputs(batch: Self::Batch) -> Result<Self::Batch> {
+        Ok(batch)
+    }
+
+    /// The input of the first stage from a prepared batch, under `model-parallel`.
+    fn stage_input(batch: &Self::Batch) -> Activation;
+
+    /// The loss, shape `[1]`, from the output of the last stage, under `model-parallel`. Also updates the
+    /// training metrics.
+    ///
+    /// # Errors
+    /// The output does not match the batch.
+    fn stage_loss(output: Activation, batch: Self::Batch) -> Result<Tensor<1>>;
+
+    /// Transforms the gradients, summed over replicas, before the update, as by clipping; false skips the
+    /// update.
+    ///
+    /// # Errors
+    /// A gradient is not finite.
+    fn update_gradients(gradients: &mut FlatGradients) -> Result<bool>;
+
+    /// Whether a parameter, such as `conv1.weight`, is trained by update number `step`, from 1.
+    fn is_trainable(_parameter: &str, _step: usize) -> bool {
+        true
+    }
+
+    /// Draws an example as a picture with a caption, for the sheet of samples; `None` if it cannot be
+    /// shown.
+    ///
+    /// # Errors
+    /// The example cannot be drawn.
+    fn picture(_example: &Self::Example) -> Result<Option<(Picture, String)>> {
+        Ok(None)
+    }
+}
+
+/// The model of a replica, with its optimizers.
+///
+/// Source: `flax.training.train_state.TrainState`.
+pub trait TrainState: Clone + Send + 'static {
+    /// The model.
+    type Model;
+
+    /// The model that is trained.
+    fn model(&self) -> &Self::Model;
+
+    /// Replaces the model, as by one with the parameters of a checkpoint, and keeps the optimizers.
+    #[must_use]
+    fn with_model(self, model: Self::Model) -> Self;
+
+    /// Applies one step of the optimizers to the model.
+    #[must_use]
+    fn update(self, gradients: FlatGradients) -> Self;
+
+    /// All optimizers, with the names of their checkpoint files.
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)>;
+}
+
+/// The metrics of a split on one replica.
+pub trait Metrics: Clone + Send + 'static {
+    /// All metrics, in the order of reports; the loss comes first.
+    fn all(&mut self) -> Vec<&mut dyn Metric>;
+}

@@ -1,0 +1,236 @@
+//! A small task for tests of the engine: a line through points.
+
+use std::{cell::RefCell, sync::Arc};
+
+use anyhow::Result;
+use burn::{
+    module::{Initializer, Module, Param},
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Tensor, TensorData},
+};
+use clap::{Parser, Subcommand};
+
+use crate::{
+    adam::AdamConfig,
+    checkpoint::{Best, Goal},
+    data::{Collate, Dataset, Datasets},
+    distribute::{
+        Activation, FlatGradients, Gradients, Losses, Mean, Metric, NonFinite, ReplicaState,
+        ScheduledOptimizer, Stage, Strategy, create_strategy, devices_of, replica_context,
+    },
+    globals::{self, Registry},
+    options::{Infer, Options, Test},
+    task::{Metrics, Task, TrainState},
+};
+
+#[derive(Parser, Clone, Debug)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    Train,
+    Test(Test),
+    Infer(Infer),
+}
+
+/// The options that `words` give.
+pub fn options(words: &[&str]) -> Options {
+    Cli::parse_from([&["test"], words].concat()).options
+}
+
+pub struct Line;
+
+thread_local! {
+    static REGISTRY: RefCell<Registry<Line>> = RefCell::default();
+}
+
+impl Task for Line {
+    type Example = f32;
+    type Batch = Points;
+    type LossObjects = ();
+    type Metrics = Mean;
+    type Model = Layers;
+    type Trainable = Trainable;
+
+    const STAGES: &'static [Stage<Layers>] = &[Stage {
+        layers: &["hidden", "output"],
+        forward: |model, x| model.forward(x.tensor()).into(),
+    }];
+    const BEST: Best = Best {
+        metric: "loss",
+        goal: Goal::Lowest,
+    };
+    const NON_FINITE: NonFinite = NonFinite::Error;
+
+    fn with_registry<R>(lend: impl FnOnce(&mut Registry<Self>) -> R) -> R {
+        REGISTRY.with_borrow_mut(lend)
+    }
+
+    fn stage_input(batch: &Points) -> Activation {
+        batch.0.clone().into()
+    }
+
+    fn stage_loss(output: Activation, batch: Points) -> Result<Tensor<1>> {
+        loss(&output.tensor(), &batch)
+    }
+
+    fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
+        gradients.handle_non_finite(NonFinite::Error)
+    }
+}
+
+impl Metrics for Mean {
+    fn all(&mut self) -> Vec<&mut dyn Metric> {
+        vec![self]
+    }
+}
+
+/// `[batch, 2]`: twice the same coordinate.
+#[derive(Clone, Debug)]
+pub struct Points(pub Tensor<2>);
+
+impl Collate for Points {
+    type Example = f32;
+
+    fn collate(examples: Vec<f32>, device: &Device) -> Result<Self> {
+        let len = examples.len();
+        let values: Vec<f32> = examples.into_iter().flat_map(|x| [x, x]).collect();
+        Ok(Points(Tensor::from_data(
+            TensorData::new(values, [len, 2]),
+            device,
+        )))
+    }
+}
+
+#[derive(Module, Debug)]
+pub struct Layers {
+    hidden: Linear,
+    output: Param<Tensor<2>>,
+}
+
+impl Layers {
+    /// From `[batch, 2]` to `[batch, 1]`.
+    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.hidden.forward(x).matmul(self.output.val())
+    }
+}
+
+#[derive(Clone)]
+pub struct Trainable {
+    pub model: Layers,
+    pub optimizer: ScheduledOptimizer,
+}
+
+impl TrainState for Trainable {
+    type Model = Layers;
+
+    fn model(&self) -> &Layers {
+        &self.model
+    }
+
+    fn with_model(self, model: Layers) -> Self {
+        Trainable { model, ..self }
+    }
+
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
+        let gradients = gradients.take(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
+        self
+    }
+
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
+    }
+}
+
+impl ReplicaState for Trainable {
+    fn mirror(self, device: &Device) -> Result<Self> {
+        globals::mirror_trainable::<Line>(self, device)
+    }
+
+    fn register(self) {
+        globals::register_trainable::<Line>(self);
+    }
+}
+
+impl ReplicaState for Mean {
+    fn register(self) {
+        globals::register_metrics::<Line>(self);
+    }
+}
+
+/// Creates model and optimizer. The parameters are always the same: random ones would be others, as
+/// several tests draw numbers of one generator at once.
+pub fn create_trainable(device: &Device) -> Trainable {
+    let output = Initializer::Constant { value: 0.25 };
+    let hidden = LinearConfig::new(2, 300).with_initializer(Initializer::Constant { value: 0.1 });
+    let model = Layers {
+        hidden: hidden.init(device),
+        output: output.init([300, 1], device),
+    };
+    let optimizer = ScheduledOptimizer::new(AdamConfig::new().init(), 1e-3);
+    Trainable { model, optimizer }
+}
+
+/// Registers `strategy` with model, optimizer and metrics of each replica.
+pub fn register(strategy: &Arc<dyn Strategy>, options: &Options) -> Result<()> {
+    globals::register_strategy(strategy, options.batch_size)?;
+    strategy.scope(|_| Ok(Mean::new("loss")))?;
+    strategy.scope(|device| Ok(create_trainable(device)))
+}
+
+/// Creates the strategy that the options name, with so many replicas on the CPU, and registers it.
+pub fn set_up(options: &Options) -> Result<Arc<dyn Strategy>> {
+    let strategy = create_strategy::<Line>(options, |options, workers| {
+        let device = devices_of(options, workers)?.remove(0);
+        Ok(vec![device; options.replicas.unwrap_or(1)])
+    })?;
+    register(&strategy, options)?;
+    Ok(strategy)
+}
+
+/// Examples from 0 to below 1.
+struct Examples(usize);
+
+impl Dataset for Examples {
+    type Example = f32;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn get(&self, index: usize) -> Result<f32> {
+        Ok(index as f32 / self.0 as f32)
+    }
+}
+
+/// So many examples for training, and fewer for validation and test.
+pub fn datasets(options: &Options, examples: usize) -> Result<Datasets<f32>> {
+    let splits = [examples, examples / 2, examples / 4];
+    let splits = splits.map(|len| Arc::new(Examples(len)) as Arc<dyn Dataset<Example = f32>>);
+    Datasets::distribute(options, splits, |example, _| Ok(example))
+}
+
+/// The replica's part of the loss of the global batch, shape `[1]`.
+fn loss(predictions: &Tensor<2>, batch: &Points) -> Result<Tensor<1>> {
+    let [rows, _] = batch.0.dims();
+    let labels = batch.0.clone().narrow(1, 0, 1).mul_scalar(3.0); // [batch, 1]
+    let squares = (predictions.clone() - labels).square().reshape([rows]); // [batch]
+    Ok(squares.sum() / replica_context()?.examples_in_update().max(1) as f64)
+}
+
+/// One replica's losses and gradients for its share of a batch.
+pub fn train_step(batch: Points) -> Result<(Losses, Gradients)> {
+    let model = globals::model::<Line>()?;
+    let loss = loss(&model.forward(batch.0.clone()), &batch)?;
+    let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
+    Ok((
+        Losses::new().with("loss", &loss),
+        Gradients::new().with(gradients),
+    ))
+}
