@@ -117,12 +117,20 @@ impl Project {
     /// # Panics
     /// The template does not render, or an answer is not valid.
     pub fn with_answers(answers: &[(&str, &str)]) -> Self {
+        Self::with_answers_and_engine(answers).sharing_engine()
+    }
+
+    /// As [`with_answers`](Self::with_answers), and compiles the engine that it has, to test it with them.
+    ///
+    /// # Panics
+    /// As `with_answers`.
+    pub fn with_answers_and_engine(answers: &[(&str, &str)]) -> Self {
         let template = Template::embedded().expect("an embedded template");
         let default = combinations(&template, NAME).remove(0).answers;
         let answers = answers.iter().fold(default, |all, (option, value)| {
             all.with(&template, option, value).expect("a valid answer")
         });
-        Self::render(&template, &answers, None).sharing_engine()
+        Self::render(&template, &answers, None)
     }
 
     /// Renders the project of a worked example, where all tests have it, as they have the

@@ -15,7 +15,7 @@ const TOLERANCE: f64 = 1e-4;
 
 /// What makes kernels and hands them to the driver, and what of Burn is built once more with it: optimising
 /// these takes longer than the trainings here.
-const KERNELS: [&str; 20] = [
+const KERNELS: [&str; 21] = [
     "profile.dev.package.burn-autodiff.opt-level=0",
     "profile.dev.package.burn-core.opt-level=0",
     "profile.dev.package.burn-cubecl-fusion.opt-level=0",
@@ -34,6 +34,7 @@ const KERNELS: [&str; 20] = [
     "profile.dev.package.cubek-reduce.opt-level=0",
     "profile.dev.package.cubek-std.opt-level=0",
     "profile.dev.package.cubek-tile.opt-level=0",
+    "profile.dev.package.kiln-engine.opt-level=1",
     "profile.dev.package.wgpu-core.opt-level=0",
     "profile.dev.package.wgpu-hal.opt-level=0",
 ];
@@ -44,9 +45,10 @@ fn a_project_trains_on_a_gpu() {
     if !vulkan::is_there() {
         return;
     }
-    let project = Project::with_answers(&[("hardware", "wgpu")]).with_settings(&KERNELS);
+    let project = Project::with_answers_and_engine(&[("hardware", "wgpu")]);
+    let project = project.with_settings(&KERNELS);
     let gpu = [vulkan::WANTED];
-    project.cargo_with(&["test", "--lib"], &gpu);
+    project.cargo_with(&["test", "--workspace", "--lib"], &gpu);
     // The contracts of training: replicas that share a GPU train to what one trains to.
     let contracts = ["strategy::", "train::"];
     let test = ["test", "--test", "contract", "--"];

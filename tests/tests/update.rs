@@ -62,7 +62,9 @@ const EDITS: [(&str, &str, &str); 3] = [
 fn an_earlier_project_updates_to_this_version() {
     let earlier = tempfile::tempdir().unwrap();
     make_earlier(earlier.path());
-    let project = Project::with_own_engine(earlier.path());
+    // Compiled quickly: nothing here is about speed.
+    let quick = &["profile.dev.package.kiln-engine.opt-level=1"];
+    let project = Project::with_own_engine(earlier.path()).with_settings(quick);
     for (file, from, to) in EDITS {
         replace_in(&project.path().join(file), from, to);
     }
