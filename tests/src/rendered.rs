@@ -163,10 +163,7 @@ impl Project {
     /// # Panics
     /// The template does not render.
     pub fn of_template(folder: &Path) -> Self {
-        let template = Template::from_folder(folder).expect("a template");
-        let name = Name::parse(NAME).expect("a valid name");
-        let answers = Answers::defaults(&template, name).expect("defaults");
-        Self::render(&template, &answers, None).sharing_engine()
+        Self::with_own_engine(folder).sharing_engine()
     }
 
     /// Renders the default project with its own engine in its workspace, as users have it, to test that.

@@ -23,13 +23,15 @@ fn the_default_crate_passes_its_own_tests() {
     assert_eq!(listed, guards().iter().map(String::as_str).collect());
 }
 
+/// The features of the engine that have unit tests, as far as this machine can build them.
+fn engine_features() -> String {
+    format!("tensorboard,image-folder,download,{}", mpi::feature())
+}
+
 #[test]
 fn the_engine_passes_its_own_tests() {
     let project = Project::of_engine();
-    let mut features = "tensorboard,image-folder,download".to_owned();
-    if mpi::is_there() {
-        features += ",mpi";
-    }
+    let features = engine_features();
     project.cargo(&["test", "-p", "kiln-engine", "--features", &features]);
 }
 
@@ -52,10 +54,7 @@ fn the_crates_are_clean() {
     drop(project);
     let project = Project::of_engine();
     project.cargo(&["fmt", "--all", "--check"]);
-    let mut features = "tensorboard,image-folder,download".to_owned();
-    if mpi::is_there() {
-        features += ",mpi";
-    }
+    let features = engine_features();
     let denied = ["--", "-D", "warnings"];
     let clippy = ["clippy", "-p", "kiln-engine", "--all-targets"];
     project.check(&clippy, &features, &denied);
