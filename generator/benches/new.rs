@@ -9,10 +9,9 @@ use std::{
 use criterion::{Criterion, criterion_group, criterion_main};
 use kiln::{
     name::Name,
-    option::Answers,
-    project::{self, Vcs, WriteOptions},
+    project::{self, WriteOptions},
     render::render,
-    template::Template,
+    template::{Template, Vcs, answers::Answers},
 };
 
 fn process(c: &mut Criterion) {

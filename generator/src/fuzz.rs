@@ -8,18 +8,22 @@ use std::{
 };
 
 use crate::{
-    config::Config,
-    embedded::{EXAMPLES, TEMPLATE},
     error::Error,
-    example::Example,
-    merge::{Labels, merge_texts},
     name::Name,
-    option::Answers,
-    record::{RECORD_FILE, Record},
+    project::{
+        merge::{Labels, merge_texts},
+        record::{RECORD_FILE, Record},
+        todo::{SITES_FILE, Scan, parse_sites, scan_text, without_marker},
+    },
     render::render,
-    template::{CONFIG_FILE, Template},
-    todo::{SITES_FILE, Scan, parse_sites, scan_text, without_marker},
-    values,
+    template::{
+        CONFIG_FILE, Template,
+        answers::Answers,
+        config::Config,
+        embedded::{EXAMPLES, TEMPLATE},
+        example::Example,
+        values,
+    },
 };
 
 /// Cases of each kind in a usual run.
@@ -325,7 +329,7 @@ fn leaked(texts: &[(&str, &str)]) -> Result<Template, Error> {
 
 /// What a template of one option says to a value of it.
 fn rendered_with(template: &Template, value: &str) -> Result<Vec<PathBuf>, Error> {
-    let value = crate::option::Value::Text(value.to_owned());
+    let value = crate::template::option::Value::Text(value.to_owned());
     let values = [("text".to_owned(), value)].into_iter().collect();
     let answers = Answers::complete(template, Name::parse("a")?, values)?;
     let rendered = render(template, &answers)?;

@@ -10,9 +10,8 @@ use std::{collections::BTreeMap, fs, process::Command};
 use common::Place;
 use kiln::{
     name::Name,
-    option::{Answers, Value},
     render::render,
-    template::Template,
+    template::{Template, answers::Answers, option::Value},
 };
 use snapbox::str;
 

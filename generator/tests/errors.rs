@@ -13,7 +13,12 @@ use std::{
 };
 
 use common::Place;
-use kiln::{error::Result, name::Name, option::Answers, render::render, template::Template};
+use kiln::{
+    error::Result,
+    name::Name,
+    render::render,
+    template::{Template, answers::Answers},
+};
 use snapbox::file;
 
 /// Arguments, and the exit status that they end with.

@@ -6,11 +6,14 @@ use std::fs;
 
 use common::Place;
 use kiln::{
-    example::{Example, names, render_example},
     name::Name,
-    option::Answers,
+    project::overlay::render_example,
     render::render,
-    template::Template,
+    template::{
+        Template,
+        answers::Answers,
+        example::{Example, names},
+    },
 };
 
 #[test]
@@ -34,7 +37,7 @@ fn an_example_is_the_template_with_its_files_and_nothing_left_to_do() {
             let path = format!("my-model/{}", file.path.display());
             assert_eq!(
                 fs::read(place.join(&path)).unwrap(),
-                &*file.contents,
+                file.contents,
                 "{path}"
             );
         }
@@ -54,7 +57,7 @@ fn an_example_holds_only_what_differs_and_what_a_task_may_change() {
         for file in example.files() {
             let path = format!("{}: {}", example.name(), file.path.display());
             let in_template = file.path.strip_prefix("template").unwrap_or(&file.path);
-            assert_ne!(plain.get(in_template), Some(&*file.contents), "{path}");
+            assert_ne!(plain.get(in_template), Some(file.contents), "{path}");
             let is_engine = in_template.starts_with("engine");
             assert!(!is_engine, "{path} is nothing that a task changes");
         }

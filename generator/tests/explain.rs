@@ -6,7 +6,7 @@ use std::fs;
 
 use common::Place;
 use kiln::{
-    explain::{Explainer, Explanation, site_ids},
+    project::explain::{Explainer, Explanation, site_ids},
     template::Template,
 };
 use serde_json::Value;
@@ -15,24 +15,25 @@ use snapbox::str;
 /// How many examples have an answer of their own for each site.
 const ANSWERS: &[(&str, usize)] = &[
     ("strategy.devices", 0),
-    ("loss.objects", 3),
+    ("loss.objects", 4),
     ("loss.compute", 1),
     ("metric.set", 3),
     ("metric.best", 3),
-    ("model.architecture", 5),
-    ("model.split", 3),
-    ("optimizer.choice", 5),
+    ("dataset.example", 3),
     ("dataset.batch", 4),
     ("dataset.augment", 1),
     ("dataset.picture", 3),
-    ("dataset.source", 5),
     ("dataset.split", 2),
+    ("dataset.source", 5),
+    ("model.architecture", 5),
+    ("model.split", 3),
+    ("optimizer.choice", 5),
     ("train.step", 1),
     ("train.gradients", 4),
     ("callbacks.schedule", 3),
-    ("callbacks.hooks", 3),
-    ("validation.step", 1),
-    ("test.step", 1),
+    ("callbacks.hooks", 1),
+    ("validation.step", 0),
+    ("test.step", 0),
     ("infer.inputs", 3),
     ("infer.predict", 3),
 ];
@@ -128,7 +129,7 @@ fn a_site_of_the_template() {
         .success()
         .stdout_eq(str![[r#"
 loss.objects  src/loss.rs
-  Create the losses of your task, each with one value an example.
+  Choose the losses of your task, each with one value an example.
   Now: sparse categorical cross-entropy from logits.
   Shapes: predictions [batch, classes] and labels [batch] in, losses [batch] out.
 
@@ -140,36 +141,53 @@ Guarded by:
     - fails with: the loss of an example depends on the others in its batch: {few:?} and {many:?}
 Run just these: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
 
-The template has, at src/loss.rs:15:
+The template has, at src/loss.rs:14:
+
+    /// The loss objects of a replica, reached with `globals::loss_objects()`.
+    #[derive(Clone, Debug)]
+    pub struct LossObjects {
+        pub cross_entropy: SparseCategoricalCrossentropy,
+    }
 
     /// Creates the loss objects.
     pub fn create_loss_objects() -> LossObjects {
         LossObjects {
-            cross_entropy: SparseCategoricalCrossentropy {
-                reduction: Reduction::None,
-            },
+            cross_entropy: SparseCategoricalCrossentropy::new(),
         }
     }
 
-A worked answer, of the example `cyclegan`:
-CycleGAN: translates images of one kind into another and back, without pairs to learn from.
-It has, at src/loss.rs:46:
+    /// The loss of each example, shape `[batch]`.
+    pub fn per_example_losses(predictions: &Predictions, batch: &Batch) -> Result<Tensor<1>> {
+        let cross_entropy = globals::loss_objects()?.cross_entropy;
+        cross_entropy.forward(predictions.clone(), batch.labels.clone())
+    }
 
-    /// Creates the loss objects, with the weights of the paper.
+A worked answer, of the example `keras-cnn`:
+A convolutional network in the manner of Keras, for Fashion-MNIST or digits.
+It has, at src/loss.rs:12:
+
+    /// The loss objects of a replica, reached with `globals::loss_objects()`.
+    #[derive(Clone, Debug)]
+    pub struct LossObjects {
+        pub cross_entropy: CategoricalCrossentropy,
+    }
+
+    /// Creates the loss objects.
     pub fn create_loss_objects() -> LossObjects {
         LossObjects {
-            adversarial: LeastSquares {
+            cross_entropy: CategoricalCrossentropy {
                 reduction: Reduction::None,
             },
-            distance: AbsoluteError {
-                reduction: Reduction::None,
-            },
-            cycle_weight: 10.0,
-            identity_weight: 5.0,
         }
     }
 
-Other answers, with `--example`: callbacks, keras-cnn
+    /// The loss of each example, shape `[batch]`.
+    pub fn per_example_losses(predictions: &Predictions, batch: &Batch) -> Result<Tensor<1>> {
+        let cross_entropy = globals::loss_objects()?.cross_entropy;
+        Ok(cross_entropy.forward(predictions.clone(), batch.labels.clone()))
+    }
+
+Other answers, with `--example`: language-model, callbacks, cyclegan
 
 "#]]);
 }
@@ -251,10 +269,14 @@ fn a_project_is_explained_as_it_is() {
     assert!(current.contains("half(per_example_losses,"), "{current}");
     assert_eq!(after["default"], before["default"]);
 
+    let said = stdout(place.kiln("explain loss.compute --path a"));
+    assert!(said.contains("  In the template: the sum over"), "{said}");
+    assert!(!said.contains("  Now:"), "{said}");
+
     // From inside, the project is found without being named.
     let said = stdout(place.command().current_dir(place.join("a")).arg("explain"));
     assert!(said.contains("loss.compute        done  Weight"), "{said}");
-    assert!(said.contains("loss.objects        left  Create"), "{said}");
+    assert!(said.contains("loss.objects        left  Choose"), "{said}");
 }
 
 #[test]

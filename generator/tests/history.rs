@@ -3,11 +3,10 @@
 use std::{env, fs, path::Path};
 
 use kiln::{
-    history::Release,
     name::Name,
-    option::Answers,
-    record::{RECORD_FILE, Record},
+    project::record::{RECORD_FILE, Record},
     render::render,
+    template::{answers::Answers, history::Release},
 };
 
 /// The file of the template that states what it is, as SNAPSHOTS=overwrite renews it.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use kiln::transaction;
+use kiln::project::transaction;
 
 /// How often each command is killed.
 const TIMES: u32 = 70;

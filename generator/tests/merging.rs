@@ -9,11 +9,10 @@ use std::{
 };
 
 use kiln::{
-    merge::{Fate, Labels, MergedFile, Mine, merge},
     name::Name,
-    option::Answers,
+    project::merge::{Fate, Labels, MergedFile, Mine, merge},
     render::{Rendered, RenderedFile, render},
-    template::Template,
+    template::{Template, answers::Answers},
 };
 use proptest::{collection::vec, prelude::*, sample::Index};
 

@@ -5,7 +5,11 @@ mod common;
 use std::fs;
 
 use common::Place;
-use kiln::{name::Name, option::Answers, render::render, template::Template};
+use kiln::{
+    name::Name,
+    render::render,
+    template::{Template, answers::Answers},
+};
 use snapbox::str;
 
 /// The files of the default project, by path.

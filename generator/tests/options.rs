@@ -5,7 +5,12 @@ mod common;
 use std::path::Path;
 
 use common::Place;
-use kiln::{name::Name, option::Answers, record::RECORD_FILE, render::render, template::Template};
+use kiln::{
+    name::Name,
+    project::record::RECORD_FILE,
+    render::render,
+    template::{Template, answers::Answers},
+};
 
 #[test]
 fn lists_every_option_and_what_it_changes() {

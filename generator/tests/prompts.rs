@@ -9,7 +9,11 @@ mod terminal;
 use std::collections::BTreeMap;
 
 use common::Place;
-use kiln::{name::Name, option::Answers, render::render, template::Template};
+use kiln::{
+    name::Name,
+    render::render,
+    template::{Template, answers::Answers},
+};
 use rexpect::process::{Signal, WaitStatus};
 use terminal::Terminal;
 

@@ -2,10 +2,9 @@
 
 use kiln::{
     name::Name,
-    option::{Answers, Value},
+    project::todo::{Scan, parse_sites, scan_text},
     render::render,
-    template::Template,
-    todo::{Scan, parse_sites, scan_text},
+    template::{Template, answers::Answers, option::Value},
 };
 use proptest::prelude::*;
 

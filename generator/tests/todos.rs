@@ -3,7 +3,7 @@
 mod common;
 
 use common::Place;
-use kiln::todo::{Scan, read_sites, scan, scan_text};
+use kiln::project::todo::{Scan, read_sites, scan, scan_text};
 use snapbox::str;
 
 const SITES: &str = r#"

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use kiln::{
     error::Kind,
-    transaction::{Change, FOLDER, Transaction, is_unfinished, recover},
+    project::transaction::{Change, FOLDER, Transaction, is_unfinished, recover},
 };
 
 fn change(path: &str, was: Option<&str>, now: Option<&str>) -> Change {

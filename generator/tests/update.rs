@@ -107,7 +107,7 @@ impl Place {
     fn made(&self) {
         let template = Template::from_folder(&self.path("old")).unwrap();
         let name = kiln::name::Name::parse("project").unwrap();
-        let answers = kiln::option::Answers::defaults(&template, name).unwrap();
+        let answers = kiln::template::answers::Answers::defaults(&template, name).unwrap();
         let rendered = kiln::render::render(&template, &answers).unwrap();
         for file in &rendered.files {
             let path = format!("project/{}", file.path.display());

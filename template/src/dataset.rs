@@ -1,4 +1,4 @@
-//! Step 5: the datasets.
+//! Step 4: the datasets.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,26 +6,36 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Int, Tensor, TensorData},
+};
 use kiln_engine::{
     data::{Collate, Dataset, Datasets, Idx, Subset, read_idx},
-    report::picture::{Channels, Picture},
+    report::picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
 
 use crate::cli::Args;
 
-/// Kinds of images, labelled from 0.
-pub const CLASSES: usize = 10;
-
-/// One example in `VALIDATION_PART` of the training files is for validation.
-const VALIDATION_PART: usize = 10;
-
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
-/// What one example holds.
+/// Creates the datasets and distributes them over the replicas of the strategy.
+///
+/// # Errors
+/// Those of [`read_examples`], and a split that has no batch.
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
+    let (train_and_validation, test) = read_examples(args)?;
+    let (train, validation) = split(train_and_validation)?;
+    Datasets::distribute(&args.options, [train, validation, test], augment)
+}
+
+// TODO(dataset.example): Say what one example holds.
+//   Now: a grey image, and its class of 10.
+//   Shapes: an image [height, width] and a label.
+/// An image with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// Grey values row by row, 0 to 255.
@@ -36,8 +46,15 @@ pub struct Example {
     pub label: u8,
 }
 
+/// Kinds of images, labelled from 0.
+pub const CLASSES: usize = 10;
+
+// TODO(dataset.batch): Make the tensors of a batch from its examples.
+//   Now: grey values scaled to 0..1, and integer labels.
+//   Note: `images` lets the contract tests compare what the model gets with `picture`.
+//   Shapes: features [batch, 1, height, width], labels [batch].
 /// The tensors of a replica's share of a batch.
-#[derive(Clone, Debug)]
+#[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, height, width]`, 0 to 1.
     pub features: Tensor<4>,
@@ -49,10 +66,12 @@ impl Collate for Batch {
     type Example = Example;
 
     fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
-        // TODO(dataset.batch): Make the tensors of a batch from its examples.
-        //   Now: grey values scaled to 0..1, and integer labels.
-        //   Shapes: features [batch, 1, height, width], labels [batch].
         let (batch, height, width) = (examples.len(), examples[0].height, examples[0].width);
+        let has_size = |example: &Example| (example.height, example.width) == (height, width);
+        ensure!(
+            examples.iter().all(has_size),
+            "images of one batch differ in size"
+        );
         let pixels = examples.iter().flat_map(|example| &example.pixels);
         let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
         let labels: Vec<i32> = examples
@@ -64,16 +83,10 @@ impl Collate for Batch {
             labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
         })
     }
-}
 
-/// Creates the datasets and distributes them over the replicas of the strategy.
-///
-/// # Errors
-/// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
-    let (train_and_validation, test) = read_examples(args)?;
-    let (train, validation) = split(train_and_validation)?;
-    Datasets::distribute(&args.options, [train, validation, test], augment)
+    fn images(&self) -> Option<Tensor<4>> {
+        Some(self.features.clone())
+    }
 }
 
 /// Changes a training example at random, anew in every epoch.
@@ -89,28 +102,14 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
 ///
 /// # Errors
 /// The picture has another size than its pixels.
-pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+pub fn picture(example: &Example) -> Result<Option<Sample>> {
     // TODO(dataset.picture): Show an example, or return `None`.
     //   Now: the grey image, with its label below.
+    //   Note: `.beside(mask)` adds a picture that belongs to it, such as a mask.
     //   Shapes: an image [height, width].
     let (width, height) = (example.width, example.height);
     let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
-    Ok(Some((picture, example.label.to_string())))
-}
-
-/// Reads the examples for training and validation, and those for the test.
-///
-/// # Errors
-/// A file is missing or damaged, or files do not fit together.
-pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
-    // TODO(dataset.source): Read the examples of your task.
-    //   Now: handwritten digits in IDX files; MNIST and Fashion-MNIST read as they are.
-    //   Shapes: an image [height, width] and a label an example.
-    let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
-    let folder = args.options.data_dir.clone().unwrap_or_else(own);
-    let train = Images::read(&folder, "train")?;
-    let test = Images::read(&folder, "t10k")?;
-    Ok((Arc::new(train), Arc::new(test)))
+    Ok(Some(Sample::new(picture, example.label.to_string())))
 }
 
 /// Sets examples aside for validation.
@@ -123,11 +122,26 @@ pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     //   Shapes: indices below the number of examples; none in both parts.
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
-    let training = indices.split_off(indices.len() / VALIDATION_PART);
+    let training = indices.split_off(indices.len() / 10);
     let subset = |indices| -> Result<Examples> {
         Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
     };
     Ok((subset(training)?, subset(indices)?))
+}
+
+// TODO(dataset.source): Read the examples of your task.
+//   Now: handwritten digits in IDX files; MNIST and Fashion-MNIST read as they are.
+//   Shapes: an image [height, width] and a label an example.
+/// Reads the examples for training and validation, and those for the test.
+///
+/// # Errors
+/// A file is missing or damaged, or files do not fit together.
+pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
+    let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
+    let folder = args.options.data_dir.clone().unwrap_or_else(own);
+    let train = Images::read(&folder, "train")?;
+    let test = Images::read(&folder, "t10k")?;
+    Ok((Arc::new(train), Arc::new(test)))
 }
 
 /// Labelled images of one size.

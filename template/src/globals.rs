@@ -9,9 +9,9 @@ pub use kiln_engine::globals::{Split, global_batch_size, register_strategy, step
 use kiln_engine::{
     Task,
     checkpoint::Best,
-    distribute::{Activation, FlatGradients, NonFinite, ReplicaContext, ReplicaState, Stage},
+    distribute::{FlatGradients, NonFinite, ReplicaContext, ReplicaState, Stage},
     globals::{self as engine, Registry},
-    report::picture::Picture,
+    report::picture::Sample,
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     dataset::{Batch, Example},
     loss::LossObjects,
     metric::{BEST, Metrics},
-    model::{Model, STAGES, Trainable},
+    model::{Model, Predictions, STAGES, Trainable},
     train,
 };
 
@@ -34,12 +34,13 @@ thread_local! {
 impl Task for Project {
     type Example = Example;
     type Batch = Batch;
+    type Predictions = Predictions;
     type LossObjects = LossObjects;
     type Metrics = Metrics;
     type Model = Model;
     type Trainable = Trainable;
 
-    const STAGES: &'static [Stage<Model>] = STAGES;
+    const STAGES: &'static [Stage<Model, Batch>] = STAGES;
     const BEST: Best = BEST;
     const NON_FINITE: NonFinite = train::NON_FINITE;
 
@@ -51,12 +52,12 @@ impl Task for Project {
         callbacks::prepare_inputs(batch)
     }
 
-    fn stage_input(batch: &Batch) -> Activation {
-        batch.features.clone().into()
+    fn forward(model: &Model, batch: &Batch) -> Predictions {
+        model.forward(batch)
     }
 
-    fn stage_loss(output: Activation, batch: Batch) -> Result<Tensor<1>> {
-        train::train_loss(output.tensor(), batch)
+    fn train_loss(predictions: Predictions, batch: Batch) -> Result<Tensor<1>> {
+        train::train_loss(predictions, batch)
     }
 
     fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
@@ -67,7 +68,7 @@ impl Task for Project {
         callbacks::is_trainable(parameter, step)
     }
 
-    fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+    fn picture(example: &Example) -> Result<Option<Sample>> {
         dataset::picture(example)
     }
 }
@@ -90,6 +91,11 @@ pub fn model() -> Result<Model> {
 /// The model of this replica for validation and test, which [`prepare_inference`] made.
 pub fn inference_model() -> Result<Model> {
     engine::inference_model::<Project>()
+}
+
+/// The predictions of the inference model for a prepared batch.
+pub fn predict(batch: &Batch) -> Result<Predictions> {
+    engine::predict::<Project>(&inference_model()?, batch)
 }
 
 /// Makes the model for validation and test; all replicas must call this.

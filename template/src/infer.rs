@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use burn::{
     module::Module,
-    tensor::{Device, Tensor, activation::softmax},
+    tensor::{Device, activation::softmax},
 };
 use kiln_engine::{
     checkpoint::Checkpoints,
@@ -26,58 +26,6 @@ use crate::{
 
 /// Examples that go through the model at once.
 const BATCH: usize = 256;
-
-/// What is written of one example, beside its file and its place there.
-#[derive(Serialize)]
-pub struct Prediction {
-    pub class: usize,
-    /// What the model gives to that class, 0 to 1.
-    pub probability: f32,
-}
-
-/// Reads the examples of a file.
-///
-/// # Errors
-/// The file is missing or damaged.
-pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
-    // TODO(infer.inputs): Read what to predict.
-    //   Now: images in IDX format.
-    //   Shapes: an image [height, width] an example.
-    let images = read_idx_file::<3>(path)?;
-    let [_, height, width] = images.dims;
-    ensure!(
-        height * width > 0,
-        "{} has images of no size",
-        path.display()
-    );
-    let example = |pixels: &[u8]| Example {
-        pixels: pixels.to_vec(),
-        height,
-        width,
-        // Not known, and not looked at.
-        label: 0,
-    };
-    Ok(images
-        .values()
-        .chunks(height * width)
-        .map(example)
-        .collect())
-}
-
-/// Predicts for each example of a batch, in order.
-pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
-    // TODO(infer.predict): Say what the outputs of the model mean.
-    //   Now: the most probable class, and its probability.
-    //   Shapes: features [batch, 1, height, width] in, a prediction an example out.
-    let logits = model.forward(prepare_inputs(batch)?.features); // [batch, classes]
-    let (probability, class) = softmax(logits, 1).max_dim_with_indices(1); // [batch, 1] each
-    let classes = class.into_data();
-    let classes = classes.iter::<i64>().map(|class| class as usize);
-    let predictions = classes.zip(values(probability));
-    Ok(predictions
-        .map(|(class, probability)| Prediction { class, probability })
-        .collect())
-}
 
 /// Predicts for all files with a checkpoint, and writes the predictions.
 ///
@@ -103,6 +51,55 @@ pub fn predict_examples(
     predict(model, Batch::collate(examples.to_vec(), device)?)
 }
 
-fn values(tensor: Tensor<2>) -> Vec<f32> {
-    tensor.into_data().iter::<f32>().collect()
+// TODO(infer.inputs): Read what to predict.
+//   Now: images in IDX format.
+//   Shapes: an image [height, width] an example.
+/// Reads the examples of a file.
+///
+/// # Errors
+/// The file is missing or damaged.
+pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
+    let images = read_idx_file::<3>(path)?;
+    let [_, height, width] = images.dims;
+    ensure!(
+        height * width > 0,
+        "{} has images of no size",
+        path.display()
+    );
+    let example = |pixels: &[u8]| Example {
+        pixels: pixels.to_vec(),
+        height,
+        width,
+        // Not known, and not looked at.
+        label: 0,
+    };
+    Ok(images
+        .values()
+        .chunks(height * width)
+        .map(example)
+        .collect())
+}
+
+// TODO(infer.predict): Say what the predictions of the model mean.
+//   Now: the most probable class, and its probability.
+//   Shapes: logits [batch, classes] in, a prediction an example out.
+/// What is written of one example, beside its file and its place there.
+#[derive(Serialize)]
+pub struct Prediction {
+    pub class: usize,
+    /// What the model gives to that class, 0 to 1.
+    pub probability: f32,
+}
+
+/// Predicts for each example of a batch, in order.
+pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
+    let logits = model.forward(&prepare_inputs(batch)?); // [batch, classes]
+    let (probability, class) = softmax(logits, 1).max_dim_with_indices(1); // [batch, 1] each
+    let classes = class.into_data();
+    let classes = classes.iter::<i64>().map(|class| class as usize);
+    let probabilities = probability.into_data();
+    let predictions = classes.zip(probabilities.iter::<f32>());
+    Ok(predictions
+        .map(|(class, probability)| Prediction { class, probability })
+        .collect())
 }

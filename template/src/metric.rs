@@ -7,7 +7,7 @@ use kiln_engine::{
     distribute::{Mean, Metric, sparse_categorical_accuracy},
 };
 
-use crate::dataset::Batch;
+use crate::{dataset::Batch, model::Predictions};
 
 // TODO(metric.set): Choose what is measured beside the loss.
 //   Now: the mean loss, and the accuracy: the share of examples whose largest logit is the label's.
@@ -35,7 +35,7 @@ impl Metrics {
     pub fn update(
         &mut self,
         losses: &Tensor<1>,
-        predictions: &Tensor<2>,
+        predictions: &Predictions,
         batch: &Batch,
     ) -> Result<()> {
         let correct = sparse_categorical_accuracy(predictions, &batch.labels); // [batch], 0 or 1

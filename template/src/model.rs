@@ -1,4 +1,4 @@
-//! Step 4: the model and its optimizer.
+//! Step 5: the model and its optimizer.
 
 use anyhow::Result;
 use burn::{
@@ -17,11 +17,18 @@ use kiln_engine::{
     layers::{conv2d, gelu},
 };
 
-use crate::{cli::Args, dataset::CLASSES};
+use crate::{
+    cli::Args,
+    dataset::{Batch, CLASSES},
+};
 
 // TODO(model.architecture): Replace with the model for your task.
 //   Now: a small convolutional network for grey images of any size, 10 classes.
+//   Note: `Predictions` is what `forward` gives: a tensor of any rank, or a struct.
 //   Shapes: features [batch, 1, height, width] in, logits [batch, classes] out.
+/// The output of the model: logits `[batch, classes]`.
+pub type Predictions = Tensor<2>;
+
 /// Two convolutions, pooled to 4x4, and a linear layer.
 ///
 /// All layers are smooth. A ReLU or a maximum has kinks where a difference in the last bit, as
@@ -49,20 +56,16 @@ impl Model {
         }
     }
 
-    /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
-    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        // Only under `model-parallel` are layers on several devices.
-        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 32, ..]
-        self.finish(x.to_device(&self.output.weight.device()))
+    /// The predictions for a prepared batch.
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        self.finish(self.begin(batch))
     }
 
-    /// From features `[batch, 1, height, width]` to `[batch, 32, height, width]`.
-    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        gelu(conv2d(&self.conv1, features))
+    fn begin(&self, batch: &Batch) -> Tensor<4> {
+        gelu(conv2d(&self.conv1, batch.features.clone())) // [batch, 32, height, width]
     }
 
-    /// From `[batch, 32, height, width]` to logits `[batch, classes]`.
-    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+    fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = gelu(conv2d(&self.conv2, x)); // [batch, 64, height, width]
         let x = self.pool.forward(x); // [batch, 64, 4, 4]
         self.output.forward(x.flatten(1, 3)) // [batch, classes]
@@ -71,17 +74,17 @@ impl Model {
 
 // TODO(model.split): Cut the model into stages, for `model-parallel`.
 //   Now: the first convolution, then the rest.
-//   Note: each layer is in one stage; where the model stays whole, one stage has all of them.
-//   Shapes: features into the first stage, what the model gives out of the last one.
+//   Note: each field with parameters is in one stage; if the model stays whole, one stage has all.
+//   Shapes: the batch into the first stage, predictions out of the last one.
 /// The stages of the model. Each gets a device of its own, as equal in work as can be.
-pub const STAGES: &[Stage<Model>] = &[
+pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
-        forward: |model, features| model.begin(features.tensor()).into(),
+        forward: |model, batch, _| model.begin(batch).into(),
     },
     Stage {
         layers: &["conv2", "output"],
-        forward: |model, x| model.finish(x.tensor()).into(),
+        forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
 
@@ -117,19 +120,26 @@ impl TrainState for Trainable {
     }
 }
 
-/// Creates the model and its optimizer.
+/// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
 /// The learning-rate schedule refuses its settings.
-pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+pub fn create_model_and_optimizer(
+    args: &Args,
+    updates: usize,
+    device: &Device,
+) -> Result<Trainable> {
     device.seed(args.options.seed);
     let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
-    //   Now: Adam with the step size of --learning-rate, the same throughout.
+    //   Now: Adam with --learning-rate, and the course of it that --schedule and --warm-up name.
     //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `kiln_engine::nadam::NadamConfig` will
     //         do, and any schedule of `burn::optim::lr_scheduler`, which advances once an update.
     //   Shapes: those of the parameters.
     let adam = AdamConfig::new().init();
-    let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);
+    let schedule = args
+        .schedule
+        .create(args.learning_rate, args.warm_up, updates)?;
+    let optimizer = ScheduledOptimizer::new(adam, schedule);
     Ok(Trainable { model, optimizer })
 }

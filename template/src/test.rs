@@ -22,7 +22,7 @@ pub fn test_step(batch: Batch) -> Result<Losses> {
     //   Now: the loss and the metrics of training.
     //   Shapes: features [batch, 1, height, width] and labels [batch] in.
     let batch = prepare_inputs(batch)?;
-    let predictions = globals::inference_model()?.forward(batch.features.clone()); // [batch, classes]
+    let predictions = globals::predict(&batch)?;
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Test, |metrics| {

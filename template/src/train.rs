@@ -6,7 +6,8 @@ use kiln_engine::{
     checkpoint::Progress,
     data::{Datasets, Shard},
     distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, train_shard,
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, forward_pass,
+        train_shard,
     },
     report::{
         Report,
@@ -21,6 +22,7 @@ use crate::{
     dataset::{Batch, Example},
     globals::{self, Project, Split},
     loss::{compute_loss, per_example_losses},
+    model::Predictions,
     validation::validate,
 };
 
@@ -72,11 +74,11 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     //   Now: one loss of one model, and its gradients.
     //   Note: several networks, as of a GAN, are fields of the model; add the gradients of each
     //         from its own loss, and give each its optimizer in `Trainable::update`.
-    //   Shapes: features [batch, 1, height, width] and labels [batch] in.
-    let forward = span(Phase::Forward);
+    //   Shapes: those of a batch in.
+    let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
-    let predictions = model.forward(batch.features.clone()); // [batch, classes]
+    let predictions = model.forward(&batch); // [batch, classes]
     let loss = train_loss(predictions, batch)?; // [1]
     drop(forward);
     let _backward = span(Phase::Backward);
@@ -87,8 +89,8 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     ))
 }
 
-/// The loss of predictions `[batch, classes]`, shape `[1]`; updates the metrics.
-pub fn train_loss(predictions: Tensor<2>, batch: Batch) -> Result<Tensor<1>> {
+/// The loss of the predictions, shape `[1]`; updates the metrics.
+pub fn train_loss(predictions: Predictions, batch: Batch) -> Result<Tensor<1>> {
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Train, |metrics| {

@@ -1,5 +1,6 @@
 //! What the tests of Kiln share: rendering combinations of options, and trees to compare.
 
+pub mod filled_in;
 pub mod interruptions;
 pub mod job;
 pub mod mpi;
@@ -23,11 +24,10 @@ use std::{
 pub use kiln::snapshot::{Combination, Entry, NAME, Tree, diff, read_tree};
 use kiln::{
     name::Name,
-    option::Answers,
-    project::{self, Vcs, WriteOptions},
+    project::{self, WriteOptions},
     render::{self, Rendered},
     snapshot,
-    template::Template,
+    template::{Template, Vcs, answers::Answers},
 };
 pub use runs::log;
 

@@ -11,11 +11,10 @@ use std::{
 
 pub use kiln::snapshot::text;
 use kiln::{
-    example::{Example, render_example},
     name::Name,
-    option::Answers,
+    project::overlay::render_example,
     snapshot,
-    template::Template,
+    template::{Template, answers::Answers, example::Example},
 };
 use tempfile::TempDir;
 

@@ -168,7 +168,7 @@ fn damage_is_refused(program: &Path, runs: &Path) {
     fs::remove_file(last.join("manifest.json")).unwrap();
     let refused = fails(program, runs, &["train", "--epochs", "3", "--resume"]);
     assert!(
-        refused.contains("no checkpoint in") && refused.contains("is whole"),
+        refused.contains("no checkpoint in") && refused.contains("is complete"),
         "{refused}"
     );
 }
@@ -283,14 +283,15 @@ fn wrong_checkpoints_are_refused(program: &Path, runs: &Path) {
     );
 }
 
-/// Batch normalisation, dropout and augmentation, each drawing or keeping what differs by replica.
+/// Batch normalisation, dropout of the engine and of Burn, and augmentation: random numbers and statistics
+/// that differ by replica.
 fn make_stochastic(project: &Project) {
     project.edit(
         "model.rs",
         "    conv1: Conv2d,",
-        "    norm: BatchNorm,\n    dropout: kiln_engine::distribute::Dropout,\n    conv1: Conv2d,",
+        "    norm: BatchNorm,\n    dropout: kiln_engine::distribute::Dropout,\n    of_burn: burn::nn::Dropout,\n    conv1: Conv2d,",
     );
-    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: kiln_engine::distribute::Dropout::new(0.3),\n            conv1: conv([1, 32]),");
+    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: kiln_engine::distribute::Dropout::new(0.3),\n            of_burn: burn::nn::DropoutConfig::new(0.2).init(),\n            conv1: conv([1, 32]),");
     project.edit(
         "model.rs",
         "conv2d(&self.conv2, x)",
@@ -299,7 +300,7 @@ fn make_stochastic(project: &Project) {
     project.edit(
         "model.rs",
         "self.output.forward(x.flatten(1, 3))",
-        "self.output.forward(self.dropout.forward(x.flatten(1, 3)))",
+        "self.output.forward(self.of_burn.forward(self.dropout.forward(x.flatten(1, 3))))",
     );
     project.edit(
         "model.rs",
@@ -326,7 +327,7 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
 
     let message = fails(&program, &other, &["train", "--epochs", "2", "--resume"]);
     assert!(
-        message.contains("its model is not the one that src/model.rs makes"),
+        message.contains("it does not match the model in src/model.rs"),
         "{message}"
     );
     assert!(message.contains("norm.gamma"), "{message}");

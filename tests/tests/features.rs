@@ -8,9 +8,8 @@ use std::{fs, path::Path};
 use kiln::{
     error::{Kind, Result},
     name::Name,
-    option::Answers,
     render::render,
-    template::Template,
+    template::{Template, answers::Answers},
 };
 use kiln_tests::{NAME, combinations};
 use peer::{Peer, Tool, assert_same};

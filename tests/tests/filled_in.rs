@@ -1,18 +1,16 @@
 //! The TODO sites are enough to make another task of a rendered crate, and its contract tests hold
 //! for that task, too.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
-use kiln::todo;
+use kiln::project::todo;
 use kiln_tests::{
-    log,
+    filled_in, log,
     rendered::{Project, replace_in, text},
     repository,
     running::{self, TRAINING},
+    runs::log_without_seconds,
 };
-
-/// Files in which the task shows. The others keep what they do, without their markers.
-const REPLACED: [&str; 5] = ["dataset.rs", "infer.rs", "loss.rs", "metric.rs", "model.rs"];
 
 /// The mean absolute error that a trained model must reach on a target with a deviation of about 2.
 const ERROR: f64 = 0.15;
@@ -44,7 +42,8 @@ fn without_markers(source: &str) -> String {
     kept.fold(String::new(), |text, line| text + line + "\n")
 }
 
-fn fill_in(project: &Project) {
+/// Replaces the sources in which a task shows. The others keep what they do, without their markers.
+fn replace_sources(project: &Project, sources: &Path, dependencies: &str) {
     let sites = fs::read_to_string(project.path().join("todos.toml")).unwrap();
     let sites: toml::Table = sites.parse().unwrap();
     let files = sites["site"].as_array().unwrap().iter();
@@ -53,17 +52,20 @@ fn fill_in(project: &Project) {
         let source = fs::read_to_string(&path).unwrap();
         fs::write(&path, without_markers(&source)).unwrap();
     }
-    for file in REPLACED {
-        let from = repository().join("tests/fixtures/regression").join(file);
-        fs::copy(from, project.path().join("src").join(file)).unwrap();
+    for source in fs::read_dir(sources).unwrap() {
+        let source = source.unwrap();
+        let replaced = project.path().join("src").join(source.file_name());
+        fs::copy(source.path(), replaced).unwrap();
     }
-    fs::write(project.path().join("data/table.csv"), table(1_000)).unwrap();
     let manifest = project.path().join("Cargo.toml");
-    replace_in(
-        &manifest,
-        "[dependencies]\n",
-        "[dependencies]\ncsv = \"1\"\n",
-    );
+    let section = "[dependencies]\n";
+    replace_in(&manifest, section, &format!("{section}{dependencies}"));
+}
+
+fn fill_in(project: &Project) {
+    let sources = repository().join("tests/fixtures/regression");
+    replace_sources(project, &sources, "csv = \"1\"\n");
+    fs::write(project.path().join("data/table.csv"), table(1_000)).unwrap();
 }
 
 /// `kiln add` merges into what its user wrote.
@@ -158,6 +160,164 @@ fn another_task_needs_no_other_edits() {
     );
 }
 
+/// A wrong edit: the site, its file, and what is replaced there by what.
+type WrongEdit = (&'static str, &'static str, &'static str, &'static str);
+
+/// A task that a fixture fills the template in for.
+struct Task {
+    /// The folder of the fixture.
+    name: &'static str,
+    make_data: fn(&Path),
+    /// Those of a training.
+    options: [&'static str; 4],
+    /// How many the test has.
+    examples: usize,
+    /// What metrics of the test must reach.
+    least: &'static [(&'static str, f64)],
+    /// What one of the contract tests of the file must find.
+    wrong_edits: &'static [WrongEdit],
+}
+
+impl Task {
+    /// Fills in a project, and checks all but its training.
+    fn project(&self) -> Project {
+        let project = Project::to_edit();
+        let fixture = repository().join("tests/fixtures").join(self.name);
+        let answers = fs::read_to_string(fixture.join("answers.toml")).unwrap_or_default();
+        let dependencies = answers.split_once("[cargo.dependencies]\n");
+        let dependencies = dependencies.map_or("", |(_, dependencies)| dependencies);
+        replace_sources(&project, &fixture.join("src"), dependencies);
+        (self.make_data)(&project.path().join("data"));
+        assert!(todo::scan(&project.path()).unwrap().is_done());
+        project.is_clean("");
+        project.cargo(&["test", "--test", "contract"]);
+        self.wrong_edits_are_found(&project);
+        project
+    }
+
+    fn wrong_edits_are_found(&self, project: &Project) {
+        for (site, file, right, wrong) in self.wrong_edits {
+            let path = project.path().join("src").join(file);
+            let source = fs::read_to_string(&path).unwrap();
+            project.edit(file, right, wrong);
+            let module = file.trim_end_matches(".rs");
+            let output = project.try_cargo(&["test", "--test", "contract", module]);
+            fs::write(&path, source).unwrap();
+            let printed = text(&output);
+            assert!(!printed.contains("could not compile"), "{site}: {printed}");
+            let is_named = printed.contains(&format!("TODO({site}): "));
+            assert!(is_named, "{site} is not named: {printed}");
+        }
+    }
+
+    /// Trains on one replica, and twice on two, where it must repeat bit for bit.
+    fn trains(&self, project: &Project) {
+        for (runs, replicas) in [("one", "1"), ("two", "2"), ("again", "2")] {
+            let run = ["run", "--release", "--", "--output-dir", runs];
+            project.cargo(&[&run[..], &["--replicas", replicas], &self.options].concat());
+            let log = log(&project.path().join(runs));
+            let test = log.last().unwrap();
+            println!("{} on {replicas} replicas: {test}", self.name);
+            assert_eq!(test["split"], "test");
+            assert_eq!(test["examples"], self.examples);
+            for (metric, least) in self.least {
+                let reached = test[metric].as_f64().unwrap();
+                assert!(reached > *least, "`{metric}` is {reached}: {log:?}");
+            }
+        }
+        let logs = ["two", "again"].map(|runs| log_without_seconds(&project.path().join(runs)));
+        assert_eq!(logs[0], logs[1], "a training does not repeat");
+    }
+
+    /// What the trained model predicts for the examples of a file: the fields of each.
+    fn predictions(&self, project: &Project, file: &str) -> Vec<Vec<String>> {
+        let infer = [
+            "run",
+            "--release",
+            "--",
+            "infer",
+            "--output-dir",
+            "two",
+            file,
+        ];
+        let printed = project.cargo(&infer);
+        let lines = printed.lines();
+        let rows = lines.filter_map(|line| line.strip_prefix(file)?.strip_prefix(','));
+        rows.map(|row| row.split(',').skip(1).map(str::to_owned).collect())
+            .collect()
+    }
+}
+
+/// Batch normalisation, a class for each pixel, and images that are flipped with their masks.
+#[test]
+#[ignore = "long"]
+fn a_unet_segments_images() {
+    let task = Task {
+        name: "unet",
+        make_data: filled_in::masks,
+        options: ["--epochs", "3", "--batch-size", "4"],
+        examples: 60,
+        least: &[
+            ("pixel_accuracy", 0.9),
+            ("pixel_iou", 0.55),
+            ("pixel_dice", 0.65),
+        ],
+        wrong_edits: &[
+            (
+                "dataset.augment",
+                "dataset.rs",
+                "        example.mask.chunks_mut(width).for_each(<[u8]>::reverse);\n",
+                "",
+            ),
+            (
+                "dataset.batch",
+                "dataset.rs",
+                "permute([0, 3, 1, 2])",
+                "reshape([batch, 3, height, width])",
+            ),
+        ],
+    };
+    let project = task.project();
+    task.trains(&project);
+    let predictions = task.predictions(&project, "data/test/images/000.png");
+    let shares = predictions.iter().flatten();
+    let shares: Vec<f32> = shares.map(|share| share.parse().unwrap()).collect();
+    assert_eq!(shares.len(), 3, "{predictions:?}");
+    assert!(
+        (shares.iter().sum::<f32>() - 1.0).abs() < 1e-3,
+        "{shares:?}"
+    );
+}
+
+/// Batches that differ in length, a padding mask, and the dropout of Burn.
+#[test]
+#[ignore = "long"]
+fn a_transformer_classifies_padded_sequences() {
+    let task = Task {
+        name: "sequences",
+        make_data: filled_in::sequences,
+        options: ["--epochs", "3", "--batch-size", "16"],
+        examples: 300,
+        least: &[("accuracy", 0.9)],
+        wrong_edits: &[(
+            "model.architecture",
+            "model.rs",
+            ".mask_pad(batch.mask.clone())",
+            "",
+        )],
+    };
+    let project = task.project();
+    task.trains(&project);
+    let strings = "aaaaab\nbcbbdbbe\nhcccccgfahc\ndddd\n";
+    fs::write(project.path().join("strings.txt"), strings).unwrap();
+    let predictions = task.predictions(&project, "strings.txt");
+    let classes: Vec<&str> = predictions
+        .iter()
+        .map(|fields| fields[0].as_str())
+        .collect();
+    assert_eq!(classes, ["0", "1", "2", "3"], "{predictions:?}");
+}
+
 /// The network of the template, and a second one with a loss and an optimizer of its own.
 fn add_a_network(project: &Project) {
     let model = [
@@ -165,8 +325,8 @@ fn add_a_network(project: &Project) {
         ("impl Model {", "impl Network {"),
         ("layers: &[\"conv1\"]", "layers: &[\"network\"]"),
         ("layers: &[\"conv2\", \"output\"]", "layers: &[\"brightness\"]"),
-        ("model.begin(features.tensor()).into()", "model.network.begin(features.tensor()).into()"),
-        ("model.finish(x.tensor()).into()", "model.network.finish(x.tensor()).into()"),
+        ("model.begin(batch).into()", "model.network.begin(batch).into()"),
+        ("model.finish(x.into()).into()", "model.network.finish(x.into()).into()"),
         ("        Model {\n            conv1", "        Network {\n            conv1"),
         (
             "/// What is trained: a model",
@@ -185,8 +345,8 @@ impl Model {
         }
     }
 
-    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        self.network.forward(features)
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        self.network.forward(batch)
     }
 }
 

@@ -6,11 +6,9 @@ mod peer;
 use std::{fs, path::Path};
 
 use kiln::{
-    example::{Example, render_example},
     name::Name,
-    option::Answers,
-    template::Template,
-    todo,
+    project::{overlay::render_example, todo},
+    template::{Template, answers::Answers, example::Example},
 };
 use kiln_tests::{
     NAME, cargo_outside, combinations,

@@ -4,7 +4,10 @@ mod peer;
 
 use std::{fs, path::Path};
 
-use kiln::{name::Name, option::Answers, template::Template};
+use kiln::{
+    name::Name,
+    template::{Template, answers::Answers},
+};
 use kiln_tests::{NAME, checkout, combinations, diff, generate, read_tree, repository};
 use peer::{Peer, Tool, assert_same};
 use tempfile::TempDir;

@@ -3,12 +3,10 @@
 use std::{fs, path::Path, process::Command};
 
 use kiln::{
-    history::Release,
     name::Name,
-    option::Answers,
-    record::RECORD_FILE,
+    project::record::RECORD_FILE,
     render::{Rendered, render},
-    template::Template,
+    template::{Template, answers::Answers, history::Release},
 };
 use kiln_tests::{
     NAME, checkout,

@@ -8,7 +8,7 @@ use kiln_tests::{
 };
 
 /// The site, its file, and what is replaced there by what.
-const EDITS: [(&str, &str, &str, &str); 22] = [
+const EDITS: [(&str, &str, &str, &str); 23] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -18,8 +18,8 @@ const EDITS: [(&str, &str, &str, &str); 22] = [
     (
         "loss.objects",
         "loss.rs",
-        "self.reduction.apply(of_label.neg())",
-        "of_label.neg().mean()",
+        "cross_entropy.forward(predictions.clone(), batch.labels.clone())",
+        "cross_entropy.forward(predictions.clone(), batch.labels.clone()).map(|losses| losses.mean())",
     ),
     (
         "loss.compute",
@@ -54,14 +54,20 @@ const EDITS: [(&str, &str, &str, &str); 22] = [
     (
         "model.split",
         "model.rs",
-        "model.finish(x.tensor()).into()",
+        "model.finish(x.into()).into()",
         "model.finish(x.tensor() * 2.0).into()",
     ),
     (
         "optimizer.choice",
         "model.rs",
-        "ScheduledOptimizer::new(adam, args.learning_rate)",
-        "ScheduledOptimizer::new(adam, 0.0 * args.learning_rate)",
+        "ScheduledOptimizer::new(adam, schedule)",
+        "ScheduledOptimizer::new(adam, 0.0)",
+    ),
+    (
+        "dataset.example",
+        "dataset.rs",
+        "pub const CLASSES: usize = 10;",
+        "pub const CLASSES: usize = 5;",
     ),
     (
         "dataset.batch",
@@ -73,7 +79,7 @@ const EDITS: [(&str, &str, &str, &str); 22] = [
         "dataset.augment",
         "dataset.rs",
         "Ok(example)",
-        "Ok(Example { height: 1, pixels: example.pixels[..example.width].to_vec(), ..example })",
+        "Ok(Example { label: (std::time::Instant::now().elapsed().as_nanos() % 10) as u8, ..example })",
     ),
     (
         "dataset.picture",

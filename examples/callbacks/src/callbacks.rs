@@ -1,10 +1,12 @@
 //! Where the training loop meets the callbacks of `src/train_callbacks.rs`.
 
 use anyhow::Result;
-use burn::tensor::Tensor;
 use kiln_engine::{distribute::Callbacks, report::Report};
 
-use crate::{cli::Args, dataset::Batch, digits::CALLBACKS, train_callbacks::TrainCallbacks};
+use crate::{
+    cli::Args, dataset::Batch, digits::CALLBACKS, model::Predictions,
+    train_callbacks::TrainCallbacks,
+};
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
@@ -30,12 +32,14 @@ pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
 }
 
 /// Prepares predictions and batch for the losses and metrics.
-pub fn prepare_loss_inputs(predictions: Tensor<2>, batch: Batch) -> Result<(Tensor<2>, Batch)> {
+pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Predictions, Batch)> {
     let (predictions, labels) = CALLBACKS.loss_pre(predictions, &batch)?;
     Ok((predictions, Batch { labels, ..batch }))
 }
 
 /// Whether a parameter, such as `conv1.weight`, is updated at update number `step`, from 1.
+///
+/// Freezing by the step alone is right after a resume, too.
 pub fn is_trainable(parameter: &str, step: usize) -> bool {
     CALLBACKS.trainable_vars(parameter, step)
 }

@@ -1,68 +1,27 @@
-//! Step 5: the datasets.
+//! Step 4: the datasets.
 
 use std::{path::Path, sync::Arc};
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Int, Tensor, TensorData},
+};
 use kiln_engine::{
     data::{
         BatchOptions, Collate, Dataset, Datasets, DistributedDataset, Idx, Remainder, Subset,
         read_idx,
     },
     options::Options,
-    report::picture::{Channels, Picture},
+    report::picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
 
 use crate::{cli::Args, digits::CALLBACKS, globals, train_callbacks::TrainCallbacks};
 
-/// Kinds of images, labelled from 0.
-pub const CLASSES: usize = 10;
-
-/// One example in `VALIDATION_PART` of the training files is for validation.
-const VALIDATION_PART: usize = 10;
-
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
-
-/// What one example holds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Example {
-    /// Grey values row by row, 0 to 255.
-    pub pixels: Vec<u8>,
-    pub height: usize,
-    pub width: usize,
-    /// Class, below [`CLASSES`].
-    pub label: u8,
-}
-
-/// The tensors of a replica's share of a batch.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// `[batch, 1, height, width]`, 0 to 1.
-    pub features: Tensor<4>,
-    /// `[batch]`
-    pub labels: Tensor<1, Int>,
-}
-
-impl Collate for Batch {
-    type Example = Example;
-
-    fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
-        let (batch, height, width) = (examples.len(), examples[0].height, examples[0].width);
-        let pixels = examples.iter().flat_map(|example| &example.pixels);
-        let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
-        let labels: Vec<i32> = examples
-            .iter()
-            .map(|example| i32::from(example.label))
-            .collect();
-        Ok(Batch {
-            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
-            labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
-        })
-    }
-}
 
 /// Creates the datasets and distributes them over the replicas of the strategy.
 ///
@@ -100,6 +59,56 @@ fn in_own_order(options: &Options, train: Examples) -> Result<DistributedDataset
     globals::strategy()?.distribute_dataset(train, options)
 }
 
+/// An image with its label.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Example {
+    /// Grey values row by row, 0 to 255.
+    pub pixels: Vec<u8>,
+    pub height: usize,
+    pub width: usize,
+    /// Class, below [`CLASSES`].
+    pub label: u8,
+}
+
+/// Kinds of images, labelled from 0.
+pub const CLASSES: usize = 10;
+
+/// The tensors of a replica's share of a batch.
+#[derive(Module, Debug)]
+pub struct Batch {
+    /// `[batch, 1, height, width]`, 0 to 1.
+    pub features: Tensor<4>,
+    /// `[batch]`
+    pub labels: Tensor<1, Int>,
+}
+
+impl Collate for Batch {
+    type Example = Example;
+
+    fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
+        let (batch, height, width) = (examples.len(), examples[0].height, examples[0].width);
+        let has_size = |example: &Example| (example.height, example.width) == (height, width);
+        ensure!(
+            examples.iter().all(has_size),
+            "images of one batch differ in size"
+        );
+        let pixels = examples.iter().flat_map(|example| &example.pixels);
+        let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
+        let labels: Vec<i32> = examples
+            .iter()
+            .map(|example| i32::from(example.label))
+            .collect();
+        Ok(Batch {
+            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
+            labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
+        })
+    }
+
+    fn images(&self) -> Option<Tensor<4>> {
+        Some(self.features.clone())
+    }
+}
+
 /// Changes a training example at random, anew in every epoch.
 pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     Ok(example)
@@ -110,18 +119,10 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
 ///
 /// # Errors
 /// The picture has another size than its pixels.
-pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+pub fn picture(example: &Example) -> Result<Option<Sample>> {
     let (width, height) = (example.width, example.height);
     let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
-    Ok(Some((picture, example.label.to_string())))
-}
-
-/// Reads the examples for training and validation, and those for the test.
-///
-/// # Errors
-/// A file is missing or damaged, or files do not fit together.
-pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
-    CALLBACKS.create_dataset(args)
+    Ok(Some(Sample::new(picture, example.label.to_string())))
 }
 
 /// Sets examples aside for validation.
@@ -131,11 +132,19 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
-    let training = indices.split_off(indices.len() / VALIDATION_PART);
+    let training = indices.split_off(indices.len() / 10);
     let subset = |indices| -> Result<Examples> {
         Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
     };
     Ok((subset(training)?, subset(indices)?))
+}
+
+/// Reads the examples for training and validation, and those for the test.
+///
+/// # Errors
+/// A file is missing or damaged, or files do not fit together.
+pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
+    CALLBACKS.create_dataset(args)
 }
 
 /// Labelled images of one size.

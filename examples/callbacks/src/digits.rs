@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Result;
 use burn::tensor::Device;
 use kiln_engine::{
-    distribute::{CallbackContext, Reduction},
+    distribute::{CallbackContext, SparseCategoricalCrossentropy},
     globals::weights_and_gradients,
     report::Report,
 };
@@ -14,7 +14,7 @@ use crate::{
     cli::Args,
     dataset::{Examples, Images},
     globals::{self, Project},
-    loss::{LossObjects, SparseCategoricalCrossentropy},
+    loss::LossObjects,
     model::Model,
     stratified::Stratified,
     train_callbacks::{StepCallback, TrainCallbacks, standard_every_steps},
@@ -52,9 +52,7 @@ impl TrainCallbacks for Digits {
 
     fn create_loss(&self) -> LossObjects {
         LossObjects {
-            cross_entropy: SparseCategoricalCrossentropy {
-                reduction: Reduction::None,
-            },
+            cross_entropy: SparseCategoricalCrossentropy::new(),
         }
     }
 

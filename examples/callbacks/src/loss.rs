@@ -1,10 +1,14 @@
 //! Step 2: the losses.
 
 use anyhow::Result;
-use burn::tensor::{Int, Tensor, activation::log_softmax};
-use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
+use burn::tensor::Tensor;
+use kiln_engine::distribute::{
+    SparseCategoricalCrossentropy, compute_average_loss, replica_context,
+};
 
-use crate::{dataset::Batch, digits::CALLBACKS, globals, train_callbacks::TrainCallbacks};
+use crate::{
+    dataset::Batch, digits::CALLBACKS, globals, model::Predictions, train_callbacks::TrainCallbacks,
+};
 
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
 #[derive(Clone, Debug)]
@@ -18,11 +22,9 @@ pub fn create_loss_objects() -> LossObjects {
 }
 
 /// The loss of each example, shape `[batch]`.
-pub fn per_example_losses(predictions: &Tensor<2>, batch: &Batch) -> Result<Tensor<1>> {
-    let loss_objects = globals::loss_objects()?;
-    Ok(loss_objects
-        .cross_entropy
-        .forward(predictions.clone(), batch.labels.clone()))
+pub fn per_example_losses(predictions: &Predictions, batch: &Batch) -> Result<Tensor<1>> {
+    let cross_entropy = globals::loss_objects()?.cross_entropy;
+    cross_entropy.forward(predictions.clone(), batch.labels.clone())
 }
 
 /// The replica's part of the loss of the global batch, shape `[1]`, to be summed over replicas:
@@ -38,21 +40,4 @@ pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
         false => CALLBACKS.eval_pre(per_example_losses, &globals::inference_model()?)?,
     }; // [batch], [1]
     compute_average_loss(loss + extra_loss, None, denominator)
-}
-
-/// Cross-entropy between integer labels and logits.
-///
-/// Source: `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
-#[derive(Clone, Debug)]
-pub struct SparseCategoricalCrossentropy {
-    pub reduction: Reduction,
-}
-
-impl SparseCategoricalCrossentropy {
-    /// From logits `[batch, classes]` and labels `[batch]` to losses `[batch]`.
-    pub fn forward(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
-        let log_probabilities = log_softmax(logits, 1); // [batch, classes]
-        let of_label = log_probabilities.gather(1, labels.unsqueeze_dim(1)); // [batch, 1]
-        self.reduction.apply(of_label.neg())
-    }
 }

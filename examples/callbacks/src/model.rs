@@ -1,4 +1,4 @@
-//! Step 4: the model and its optimizer.
+//! Step 5: the model and its optimizer.
 
 use anyhow::Result;
 use burn::{
@@ -17,10 +17,18 @@ use kiln_engine::{
     layers::{conv2d, gelu},
 };
 
-use crate::{cli::Args, dataset::CLASSES, digits::CALLBACKS, train_callbacks::TrainCallbacks};
+use crate::{
+    cli::Args,
+    dataset::{Batch, CLASSES},
+    digits::CALLBACKS,
+    train_callbacks::TrainCallbacks,
+};
 
 /// How much the squares of the weights of a layer add to the loss.
 pub const WEIGHT_DECAY: f64 = 1e-4;
+
+/// The output of the model: logits `[batch, classes]`.
+pub type Predictions = Tensor<2>;
 
 /// Two convolutions, pooled to 4x4, and a linear layer.
 ///
@@ -49,11 +57,9 @@ impl Model {
         }
     }
 
-    /// From features `[batch, 1, height, width]` to logits `[batch, classes]`.
-    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        // Only under `model-parallel` are layers on several devices.
-        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 16, ..]
-        self.finish(x.to_device(&self.output.weight.device()))
+    /// The predictions for a prepared batch.
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        self.finish(self.begin(batch))
     }
 
     /// The regularisation terms, each of shape `[1]`: `keras.regularizers.L2` of two weights.
@@ -63,13 +69,11 @@ impl Model {
         vec![conv2 * WEIGHT_DECAY, output * WEIGHT_DECAY]
     }
 
-    /// From features `[batch, 1, height, width]` to `[batch, 16, height, width]`.
-    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        gelu(conv2d(&self.conv1, features))
+    fn begin(&self, batch: &Batch) -> Tensor<4> {
+        gelu(conv2d(&self.conv1, batch.features.clone())) // [batch, 16, height, width]
     }
 
-    /// From `[batch, 16, height, width]` to logits `[batch, classes]`.
-    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+    fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = gelu(conv2d(&self.conv2, x)); // [batch, 32, height, width]
         let x = self.pool.forward(x); // [batch, 32, 4, 4]
         self.output.forward(x.flatten(1, 3)) // [batch, classes]
@@ -77,14 +81,14 @@ impl Model {
 }
 
 /// The stages of the model. Each gets a device of its own, as equal in work as can be.
-pub const STAGES: &[Stage<Model>] = &[
+pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
-        forward: |model, features| model.begin(features.tensor()).into(),
+        forward: |model, batch, _| model.begin(batch).into(),
     },
     Stage {
         layers: &["conv2", "output"],
-        forward: |model, x| model.finish(x.tensor()).into(),
+        forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
 
@@ -124,14 +128,21 @@ impl TrainState for Trainable {
     }
 }
 
-/// Creates the model and its optimizer.
+/// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
 /// The learning-rate schedule refuses its settings.
-pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+pub fn create_model_and_optimizer(
+    args: &Args,
+    updates: usize,
+    device: &Device,
+) -> Result<Trainable> {
     device.seed(args.options.seed);
     let model = CALLBACKS.create_model(device);
-    let optimizer = CALLBACKS.create_opt(args.learning_rate);
+    let schedule = args
+        .schedule
+        .create(args.learning_rate, args.warm_up, updates)?;
+    let optimizer = CALLBACKS.create_opt(schedule);
     Ok(Trainable {
         model,
         optimizer,

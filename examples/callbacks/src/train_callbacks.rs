@@ -11,7 +11,10 @@
 //! Source: bela127, `tf-custom-multi-gpu-training`, `train_callbacks.py` and `eval_callbacks.py`.
 
 use anyhow::Result;
-use burn::tensor::{Device, Int, Tensor};
+use burn::{
+    optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler,
+    tensor::{Device, Int, Tensor},
+};
 use kiln_engine::{
     Options,
     distribute::{CallbackContext, FlatGradients, ScheduledOptimizer},
@@ -23,7 +26,7 @@ use crate::{
     cli::Args,
     dataset::{Batch, Examples},
     loss::LossObjects,
-    model::Model,
+    model::{Model, Predictions},
     train::NON_FINITE,
 };
 
@@ -66,8 +69,9 @@ pub trait TrainCallbacks {
         Ok(dataset)
     }
 
-    /// Creates the optimizer: Nadam as Keras 3 has it, with an epsilon of 1e-3.
-    fn create_opt(&self, learning_rate: f64) -> ScheduledOptimizer {
+    /// Creates the optimizer: Nadam as Keras 3 has it, with an epsilon of 1e-3. The learning rate is a
+    /// constant, unless `--schedule` or `--warm-up` says otherwise.
+    fn create_opt(&self, learning_rate: ModuleLrScheduler) -> ScheduledOptimizer {
         // The momentum warms up by 0.96^step. Before Keras 3 it was 0.96^(0.004 step).
         let nadam = NadamConfig::new()
             .with_epsilon(1e-3)
@@ -93,7 +97,11 @@ pub trait TrainCallbacks {
     ///
     /// # Errors
     /// Output and batch do not fit together.
-    fn loss_pre(&self, output: Tensor<2>, batch: &Batch) -> Result<(Tensor<2>, Tensor<1, Int>)> {
+    fn loss_pre(
+        &self,
+        output: Predictions,
+        batch: &Batch,
+    ) -> Result<(Predictions, Tensor<1, Int>)> {
         Ok((output, batch.labels.clone()))
     }
 

@@ -234,7 +234,8 @@ fn trained(more: &'static [&'static str]) -> Result<Vec<String>> {
         let folder = tempfile::tempdir()?;
         let args = args(folder.path(), more)?;
         let job = set_up(&options(&folder.path().to_string_lossy(), more))?;
-        train(&args, &job.datasets, &mut Report::new(&args.options)?)?.context("it was stopped")?;
+        let datasets = create_datasets(&args)?;
+        train(&args, &datasets, &mut Report::new(&args.options)?)?.context("it was stopped")?;
         ensure_loads(&args, &job)?;
         let entries = fs::read_dir(folder.path().join("checkpoints"))?;
         let name = |entry: std::io::Result<fs::DirEntry>| {

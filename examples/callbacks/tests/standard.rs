@@ -18,7 +18,7 @@ use kiln_engine::{
 use support::{Job, on_own_thread, set_up, set_up_replicas};
 use training::{
     cli::{Args, Command},
-    dataset::CLASSES,
+    dataset::{CLASSES, create_datasets},
     digits::{FREEZE_AFTER, FROZEN},
     globals::{self, Project},
     train::distributed_train_step,
@@ -119,8 +119,10 @@ fn gradients_for_display_are_there_after_any_step() {
 /// The labels of each batch of an epoch, put together from the shares of the replicas.
 fn labels_of_batches(replicas: &'static str, batch_size: &'static str) -> Vec<Vec<u8>> {
     let batches = on_own_thread(move || {
-        let job = set_up(&["--replicas", replicas, "--batch-size", batch_size])?;
-        let batches = job.datasets.train.epoch(2).map(|batch| {
+        let options = ["--replicas", replicas, "--batch-size", batch_size];
+        let _job = set_up(&options)?;
+        let args = Args::try_parse_from(["callbacks"].iter().chain(&options))?;
+        let batches = create_datasets(&args)?.train.epoch(2).map(|batch| {
             let shares = batch.into_iter().map(|shard| shard.examples());
             let examples = shares.collect::<Result<Vec<_>>>()?.concat();
             Ok(examples.into_iter().map(|one| one.label).collect())

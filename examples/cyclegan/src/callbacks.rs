@@ -16,7 +16,7 @@ use crate::{
     cli::Args,
     dataset::{Batch, read_examples},
     globals,
-    model::Translations,
+    model::Predictions,
 };
 
 /// Epochs from one sheet of cycles to the next.
@@ -37,6 +37,23 @@ pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
     })
 }
 
+/// Prepares a batch for the model, on the device, in training, validation and test.
+pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
+    Ok(batch)
+}
+
+/// Prepares predictions and batch for the losses and metrics.
+pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Predictions, Batch)> {
+    Ok((predictions, batch))
+}
+
+/// Whether a parameter, such as `generator_g.last.weight`, is updated at update number `step`, from 1.
+///
+/// Freezing by the step alone is right after a resume, too.
+pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
+    true
+}
+
 /// Draws what becomes of the first test images on their way to the other kind and back.
 fn draw_cycles(args: &Args, progress: Progress, report: &mut Report) -> Result<()> {
     let (_, test) = read_examples(args)?;
@@ -45,18 +62,10 @@ fn draw_cycles(args: &Args, progress: Progress, report: &mut Report) -> Result<(
     let sheets = globals::strategy()?.run_on_first(move |replica| {
         let device = replica.device().clone().without_autodiff();
         let batch = prepare_inputs(Batch::collate(examples, &device)?)?;
-        let model = globals::model()?.valid();
-        let fake_y = model.forward(batch.features.clone()); // [cycles, 3, height, width]
-        let images = Translations::new(&model, fake_y, &batch);
+        let Predictions { x, y } = globals::model()?.valid().forward(&batch);
         Ok([
-            cycles(
-                ["X", "G(X)", "F(G(X))"],
-                [batch.features, images.fake_y, images.cycle_x],
-            )?,
-            cycles(
-                ["Y", "F(Y)", "G(F(Y))"],
-                [batch.targets, images.fake_x, images.cycle_y],
-            )?,
+            cycles(["X", "G(X)", "F(G(X))"], [batch.features, y.fake, x.cycle])?,
+            cycles(["Y", "F(Y)", "G(F(Y))"], [batch.targets, x.fake, y.cycle])?,
         ])
     })?;
     for (tag, sheet) in ["X_cycle", "Y_cycle"].into_iter().zip(&sheets) {
@@ -76,20 +85,4 @@ fn cycles(names: [&str; 3], stages: [Tensor<4>; 3]) -> Result<Picture> {
         }
     }
     sheet(&pictures, stages.len(), &captions)
-}
-
-/// Prepares a batch for the model, on the device, in training, validation and test.
-pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
-    Ok(batch)
-}
-
-/// Prepares predictions and batch for the losses and metrics.
-pub fn prepare_loss_inputs(fake_y: Tensor<4>, batch: Batch) -> Result<(Tensor<4>, Batch)> {
-    Ok((fake_y, batch))
-}
-
-/// Whether a parameter, such as `generator_g.last.weight`, is updated at update number `step`,
-/// from 1.
-pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
-    true
 }

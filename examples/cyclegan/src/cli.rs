@@ -2,8 +2,9 @@
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
-use kiln_engine::options::{
-    EXIT_STATUS, Infer, Launch, Options, Serve, Test, at_least_one, positive,
+use kiln_engine::{
+    options::{EXIT_STATUS, Infer, Launch, Options, Serve, Test, at_least_one, positive},
+    schedule::Schedule,
 };
 
 use crate::{
@@ -35,6 +36,14 @@ pub struct Args {
     /// Step size of the four optimizers.
     #[arg(long, global = true, default_value_t = 2e-4, value_parser = positive)]
     pub learning_rate: f64,
+
+    /// Course of the learning rate after the warm-up.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub schedule: Schedule,
+
+    /// Updates in which the learning rate rises from 0, at most half of the training.
+    #[arg(long, global = true, value_name = "UPDATES", default_value_t = 0)]
+    pub warm_up: usize,
 
     /// Side of the images that the networks see.
     #[arg(long, global = true, value_name = "PIXELS", default_value_t = 16, value_parser = image_size)]

@@ -1,4 +1,4 @@
-//! Step 5: the datasets.
+//! Step 4: the datasets.
 
 mod image;
 mod textures;
@@ -6,10 +6,13 @@ mod textures;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor, TensorData},
+};
 use kiln_engine::{
     data::{Cached, Collate, Dataset, Datasets, ImageFolder, Map, Subset, Zip, hash_all},
-    report::picture::{self, Picture},
+    report::picture::{Sample, sheet},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::Sha256;
@@ -18,14 +21,11 @@ use crate::cli::Args;
 pub use image::{Image, MULTIPLE, SMALLEST};
 use textures::{Texture, Textures};
 
-/// One image in `VALIDATION_PART` of the training folders is for validation.
-const VALIDATION_PART: usize = 10;
-
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
-/// Images of one kind.
-pub type Images = Arc<dyn Dataset<Example = Image>>;
+/// One image in `VALIDATION_PART` of the training folders is for validation.
+const VALIDATION_PART: usize = 10;
 
 /// An image of each kind, which have nothing to do with each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub struct Example {
 }
 
 /// The tensors of a replica's share of a batch.
-#[derive(Clone, Debug)]
+#[derive(Module, Debug)]
 pub struct Batch {
     /// Images of X `[batch, 3, height, width]`, -1 to 1.
     pub features: Tensor<4>,
@@ -52,23 +52,6 @@ impl Collate for Batch {
             targets: stack(examples.iter().map(|example| &example.y), device)?,
         })
     }
-}
-
-/// Makes one tensor `[batch, 3, height, width]` of images of one size.
-fn stack<'a>(
-    images: impl Iterator<Item = &'a Image> + Clone,
-    device: &Device,
-) -> Result<Tensor<4>> {
-    let sizes: Vec<[usize; 2]> = images.clone().map(Image::window).collect();
-    let [height, width] = sizes[0];
-    if let Some([other_height, other_width]) = sizes.iter().find(|size| **size != sizes[0]) {
-        bail!(
-            "images of one batch differ in size: {height} x {width} and {other_height} x {other_width}"
-        );
-    }
-    let values: Vec<f32> = images.flat_map(Image::values).collect();
-    let data = TensorData::new(values, [sizes.len(), 3, height, width]);
-    Ok(Tensor::from_data(data, device))
 }
 
 /// Creates the datasets and distributes them over the replicas of the strategy.
@@ -90,13 +73,25 @@ pub fn augment(example: Example, random: &mut StdRng) -> Result<Example> {
     })
 }
 
-/// Both images of an example beside each other, for the sheet of samples.
+/// Both images of an example beside each other, for the sheet of samples: in one picture, as training
+/// flips and moves each on its own.
 ///
 /// # Errors
 /// A window is empty.
-pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+pub fn picture(example: &Example) -> Result<Option<Sample>> {
     let pair = [example.x.picture()?, example.y.picture()?];
-    Ok(Some((picture::sheet(&pair, 2, &[])?, "X and Y".to_owned())))
+    Ok(Some(Sample::new(sheet(&pair, 2, &[])?, "X and Y")))
+}
+
+/// Sets examples aside for validation: the last ones, whose images [`read_examples`] chose.
+///
+/// # Errors
+/// An index is outside of the examples.
+pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
+    let trains = examples.len() - examples.len() / VALIDATION_PART;
+    let training = Subset::new(Arc::clone(&examples), (0..trains).collect())?;
+    let validation = Subset::new(Arc::clone(&examples), (trains..examples.len()).collect())?;
+    Ok((Arc::new(training), Arc::new(validation)))
 }
 
 /// Reads the examples for training and validation, and those for the test: images of the folders
@@ -125,15 +120,24 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     Ok((Arc::new(train_and_validation), test))
 }
 
-/// Sets examples aside for validation: the last ones, whose images [`read_examples`] chose.
-///
-/// # Errors
-/// An index is outside of the examples.
-pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
-    let trains = examples.len() - examples.len() / VALIDATION_PART;
-    let training = Subset::new(Arc::clone(&examples), (0..trains).collect())?;
-    let validation = Subset::new(Arc::clone(&examples), (trains..examples.len()).collect())?;
-    Ok((Arc::new(training), Arc::new(validation)))
+/// Images of one kind.
+pub type Images = Arc<dyn Dataset<Example = Image>>;
+
+/// Makes one tensor `[batch, 3, height, width]` of images of one size.
+fn stack<'a>(
+    images: impl Iterator<Item = &'a Image> + Clone,
+    device: &Device,
+) -> Result<Tensor<4>> {
+    let sizes: Vec<[usize; 2]> = images.clone().map(Image::window).collect();
+    let [height, width] = sizes[0];
+    if let Some([other_height, other_width]) = sizes.iter().find(|size| **size != sizes[0]) {
+        bail!(
+            "images of one batch differ in size: {height} x {width} and {other_height} x {other_width}"
+        );
+    }
+    let values: Vec<f32> = images.flat_map(Image::values).collect();
+    let data = TensorData::new(values, [sizes.len(), 3, height, width]);
+    Ok(Tensor::from_data(data, device))
 }
 
 /// The side to which training images are scaled before a window is cut out: 286 for 256.

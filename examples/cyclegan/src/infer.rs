@@ -30,16 +30,6 @@ use crate::{
 /// Examples that go through the model at once.
 const BATCH: usize = 256;
 
-/// What is written of one image, beside its file and its place there.
-#[derive(Serialize)]
-pub struct Prediction {
-    /// How far the image is from itself after the way to the other kind and back, 0 to 2.
-    pub cycle_error: f32,
-    /// The image of the other kind.
-    #[serde(skip)]
-    pub translation: Picture,
-}
-
 /// Reads the image of a file.
 ///
 /// # Errors
@@ -61,10 +51,20 @@ pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
     Ok(vec![Example { y: x.clone(), x }])
 }
 
+/// What is written of one image, beside its file and its place there.
+#[derive(Serialize)]
+pub struct Prediction {
+    /// How far the image is from itself after the way to the other kind and back, 0 to 2.
+    pub cycle_error: f32,
+    /// The image of the other kind.
+    #[serde(skip)]
+    pub translation: Picture,
+}
+
 /// Translates each image of a batch, in order.
 pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
     let x = prepare_inputs(batch)?.features; // [batch, 3, height, width]
-    let fake_y = model.forward(x.clone()); // [batch, 3, height, width]
+    let fake_y = model.generator_g.forward(x.clone()); // [batch, 3, height, width]
     let cycle_x = model.generator_f.forward(fake_y.clone()); // [batch, 3, height, width]
     let errors = mean_absolute_error(&cycle_x, &x)?.into_data(); // [batch]
     let images = fake_y.iter_dim(0).zip(errors.iter::<f32>());

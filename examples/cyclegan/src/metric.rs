@@ -1,11 +1,17 @@
 //! Step 3: the metrics.
 
+use anyhow::Result;
+use burn::tensor::Tensor;
 use kiln_engine::{
     checkpoint::{Best, Goal},
     distribute::{Mean, Metric},
 };
 
-use crate::loss::{CycleLosses, ERRORS, Errors, LOSSES};
+use crate::{
+    dataset::Batch,
+    loss::{ERRORS, LOSSES, create_loss_objects, errors},
+    model::Predictions,
+};
 
 /// The metrics of one split, of which each replica has a set for each of the three.
 #[derive(Clone, Debug)]
@@ -28,13 +34,26 @@ pub fn create_metrics() -> Metrics {
 impl Metrics {
     /// Counts the examples of a batch. An image with a value that is not finite makes the means of its
     /// losses and errors so.
-    pub fn update(&mut self, losses: &CycleLosses, errors: &Errors) {
-        self.loss.update(&losses.sum());
-        let losses = self.losses.iter_mut().zip(losses.values());
-        let errors = self.errors.iter_mut().zip(errors.values());
+    ///
+    /// # Errors
+    /// Predictions and batch do not fit together.
+    pub fn update(
+        &mut self,
+        losses: &Tensor<1>,
+        predictions: &Predictions,
+        batch: &Batch,
+    ) -> Result<()> {
+        // Not those of `globals`, which lends the metrics now and nothing else.
+        let objects = create_loss_objects();
+        let of_networks = objects.cycle_losses(predictions, batch)?; // [batch] each
+        let errors = errors(predictions, batch)?; // [batch] each
+        self.loss.update(losses);
+        let losses = self.losses.iter_mut().zip(of_networks.values());
+        let errors = self.errors.iter_mut().zip(&errors);
         losses
             .chain(errors)
             .for_each(|(metric, values)| metric.update(values));
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Step 4: the four networks and their optimizers.
+//! Step 5: the four networks and their optimizers.
 
 mod discriminator;
 mod generator;
@@ -12,7 +12,7 @@ use burn::{
 };
 use kiln_engine::{
     TrainState,
-    distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    distribute::{Activation, FlatGradients, ScheduledOptimizer, Stage},
     options::StrategyKind,
 };
 
@@ -20,7 +20,36 @@ use crate::{cli::Args, dataset::Batch};
 pub use discriminator::Discriminator;
 pub use generator::Generator;
 
-/// Two generators, which translate between images of the kinds X and Y, and two discriminators,
+/// What the four networks make of a batch.
+#[derive(Clone, Debug)]
+pub struct Predictions {
+    /// Of generator F and discriminator X.
+    pub x: DomainPredictions,
+    /// Of generator G and discriminator Y.
+    pub y: DomainPredictions,
+}
+
+/// What the generator to a domain and its discriminator make of a batch: images
+/// `[batch, 3, height, width]`, -1 to 1, and what is said of their patches
+/// `[batch, 1, height / 8, width / 8]`.
+#[derive(Clone, Debug)]
+pub struct DomainPredictions {
+    /// Translations of the other domain's images: F(Y), G(X).
+    pub fake: Tensor<4>,
+    /// Translations of the other domain's fakes, which should be the images they came from: F(G(X)),
+    /// G(F(Y)).
+    pub cycle: Tensor<4>,
+    /// Translations of the domain's own images, which should stay as they are: F(X), G(Y).
+    pub same: Tensor<4>,
+    /// What the discriminator says of real images.
+    pub real_patches: Tensor<4>,
+    /// What it says of fakes, for the generator to learn from.
+    pub fake_patches: Tensor<4>,
+    /// The same for the discriminator to learn from, without the graph of the generator.
+    pub detached_patches: Tensor<4>,
+}
+
+/// Two generators, which translate between images of the domains X and Y, and two discriminators,
 /// which tell real images from theirs.
 #[derive(Module, Debug)]
 pub struct Model {
@@ -45,58 +74,94 @@ impl Model {
         }
     }
 
-    /// From images of X to images of Y, both `[batch, 3, height, width]`, -1 to 1.
-    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.generator_g.forward(x)
+    /// The predictions for a prepared batch.
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        let (x, y) = (&batch.features, &batch.targets); // [batch, 3, height, width] each
+        let (f, g) = (&self.generator_f, &self.generator_g);
+        let (fake_x, fake_y) = (f.forward(y.clone()), g.forward(x.clone()));
+        Predictions {
+            x: DomainPredictions::new(f, &self.discriminator_x, x, &fake_x, &fake_y),
+            y: DomainPredictions::new(g, &self.discriminator_y, y, &fake_y, &fake_x),
+        }
     }
 }
 
-/// What the generators make of a batch, each `[batch, 3, height, width]`.
-#[derive(Clone, Debug)]
-pub struct Translations {
-    /// F(Y)
-    pub fake_x: Tensor<4>,
-    /// G(X)
-    pub fake_y: Tensor<4>,
-    /// F(G(X)), which should be X again.
-    pub cycle_x: Tensor<4>,
-    /// G(F(Y)), which should be Y again.
-    pub cycle_y: Tensor<4>,
-    /// F(X), which should still be X.
-    pub same_x: Tensor<4>,
-    /// G(Y), which should still be Y.
-    pub same_y: Tensor<4>,
-}
-
-impl Translations {
-    /// Goes on from `fake_y`, which is G(X).
+impl DomainPredictions {
+    /// From images of the domain, the fakes that `generator` made of the other domain's images, and the
+    /// other domain's fakes, all `[batch, 3, height, width]`.
     ///
     /// The second half of a cycle does not know how its input was made: the cycle that ends with a
     /// generator teaches that generator only, as in the original. This also keeps the graphs of the
     /// four networks apart.
-    pub fn new(model: &Model, fake_y: Tensor<4>, batch: &Batch) -> Self {
-        let (x, y) = (batch.features.clone(), batch.targets.clone());
-        let fake_x = model.generator_f.forward(y.clone());
-        Translations {
-            cycle_x: model.generator_f.forward(fake_y.clone().detach()),
-            cycle_y: model.generator_g.forward(fake_x.clone().detach()),
-            same_x: model.generator_f.forward(x),
-            same_y: model.generator_g.forward(y),
-            fake_x,
-            fake_y,
+    fn new(
+        generator: &Generator,
+        discriminator: &Discriminator,
+        real: &Tensor<4>,
+        fake: &Tensor<4>,
+        other_fake: &Tensor<4>,
+    ) -> Self {
+        DomainPredictions {
+            fake: fake.clone(),
+            cycle: generator.forward(other_fake.clone().detach()),
+            same: generator.forward(real.clone()),
+            real_patches: discriminator.forward(real.clone()),
+            fake_patches: discriminator.forward(fake.clone()),
+            detached_patches: discriminator.forward(fake.clone().detach()),
+        }
+    }
+}
+
+impl From<Predictions> for Activation {
+    fn from(all: Predictions) -> Self {
+        let tensors = [all.x, all.y].map(|of| {
+            let images = [of.fake, of.cycle, of.same].map(Activation::from);
+            let patches = [of.real_patches, of.fake_patches, of.detached_patches];
+            [images.into(), patches.map(Activation::from).into()].into()
+        });
+        Activation::from(tensors)
+    }
+}
+
+impl From<Activation> for Predictions {
+    fn from(all: Activation) -> Self {
+        let [a, b, c, d, e, f, of_y @ ..] = all.split::<12>().map(Tensor::from);
+        Predictions {
+            x: [a, b, c, d, e, f].into(),
+            y: of_y.into(),
+        }
+    }
+}
+
+impl From<[Tensor<4>; 6]> for DomainPredictions {
+    fn from(tensors: [Tensor<4>; 6]) -> Self {
+        let [
+            fake,
+            cycle,
+            same,
+            real_patches,
+            fake_patches,
+            detached_patches,
+        ] = tensors;
+        DomainPredictions {
+            fake,
+            cycle,
+            same,
+            real_patches,
+            fake_patches,
+            detached_patches,
         }
     }
 }
 
 /// The model stays whole: its four networks all meet in one step.
-pub const STAGES: &[Stage<Model>] = &[Stage {
+pub const STAGES: &[Stage<Model, Batch>] = &[Stage {
     layers: &[
         "generator_g",
         "generator_f",
         "discriminator_x",
         "discriminator_y",
     ],
-    forward: |model, x| model.forward(x.tensor()).into(),
+    forward: |model, batch, _| model.forward(batch).into(),
 }];
 
 /// The four networks, each with an optimizer of its own.
@@ -147,11 +212,16 @@ impl TrainState for Trainable {
     }
 }
 
-/// Creates the four networks and their optimizers.
+/// Creates the four networks and their optimizers, for a training of `updates` updates.
 ///
 /// # Errors
-/// The strategy is `model-parallel`, which cuts a model into stages.
-pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+/// The strategy is `model-parallel`, which cuts a model into stages, or the learning-rate schedule
+/// refuses its settings.
+pub fn create_model_and_optimizer(
+    args: &Args,
+    updates: usize,
+    device: &Device,
+) -> Result<Trainable> {
     ensure!(
         args.options.strategy != StrategyKind::ModelParallel,
         "--strategy model-parallel sends a batch once through the stages of one network, and this \
@@ -159,15 +229,19 @@ pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Traina
     );
     device.seed(args.options.seed);
     let model = Model::new(args, device);
-    let adam = || {
-        let adam = AdamConfig::new().with_beta_1(0.5).with_beta_2(0.9);
-        ScheduledOptimizer::new(adam.with_epsilon(1e-7).init(), args.learning_rate)
-    };
+    let adam = AdamConfig::new()
+        .with_beta_1(0.5)
+        .with_beta_2(0.9)
+        .with_epsilon(1e-7);
+    let schedule = args
+        .schedule
+        .create(args.learning_rate, args.warm_up, updates)?;
+    let optimizer = || ScheduledOptimizer::new(adam.init(), schedule.clone());
     Ok(Trainable {
         model,
-        optimizer_g: adam(),
-        optimizer_f: adam(),
-        optimizer_x: adam(),
-        optimizer_y: adam(),
+        optimizer_g: optimizer(),
+        optimizer_f: optimizer(),
+        optimizer_x: optimizer(),
+        optimizer_y: optimizer(),
     })
 }

@@ -6,7 +6,8 @@ use kiln_engine::{
     checkpoint::Progress,
     data::{Datasets, Shard},
     distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, train_shard,
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, forward_pass,
+        train_shard,
     },
     report::{
         Report,
@@ -20,8 +21,8 @@ use crate::{
     cli::Args,
     dataset::{Batch, Example},
     globals::{self, Project, Split},
-    loss::{CycleLosses, cycle_losses},
-    model::Model,
+    loss::CycleLosses,
+    model::{Model, Predictions},
     validation::validate,
 };
 
@@ -69,14 +70,17 @@ fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
 
 /// One replica's losses and gradients for its share of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
-    let forward = span(Phase::Forward);
+    let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
-    let fake_y = model.forward(batch.features.clone()); // [batch, 3, height, width]
-    let (fake_y, batch) = prepare_loss_inputs(fake_y, batch)?;
-    let (losses, errors) = cycle_losses(&model, fake_y, &batch)?; // [batch] each
-    globals::with_metrics(Split::Train, |metrics| metrics.update(&losses, &errors))?;
-    let losses = losses.reduce()?; // [1] each
+    let predictions = model.forward(&batch);
+    let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
+    let objects = globals::loss_objects()?;
+    let per_example = objects.cycle_losses(&predictions, &batch)?; // [batch] each
+    globals::with_metrics(Split::Train, |metrics| {
+        metrics.update(&per_example.sum(), &predictions, &batch)
+    })??;
+    let losses = per_example.reduce()?; // [1] each
     drop(forward);
     let _backward = span(Phase::Backward);
     Ok((losses.named(), gradients(&model, &losses)))
@@ -85,8 +89,8 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
 /// The gradients of each network from its own loss. A generator's loss has gradients of its judge,
 /// too, and a step down those would make the discriminator believe it: they are left out.
 fn gradients(model: &Model, losses: &CycleLosses) -> Gradients {
-    let (g, f) = (&losses.generator_g.total, &losses.generator_f.total);
-    let (x, y) = (&losses.discriminator_x, &losses.discriminator_y);
+    let (g, f) = (&losses.y.generator, &losses.x.generator);
+    let (x, y) = (&losses.x.discriminator, &losses.y.discriminator);
     let g = GradientsParams::from_grads(g.backward(), &model.generator_g);
     let f = GradientsParams::from_grads(f.backward(), &model.generator_f);
     let x = GradientsParams::from_grads(x.backward(), &model.discriminator_x);
@@ -98,7 +102,7 @@ fn gradients(model: &Model, losses: &CycleLosses) -> Gradients {
 ///
 /// # Errors
 /// Always: there is no one loss of what the last stage gives.
-pub fn train_loss(_fake_y: Tensor<4>, _batch: Batch) -> Result<Tensor<1>> {
+pub fn train_loss(_predictions: Predictions, _batch: Batch) -> Result<Tensor<1>> {
     bail!("four networks have four losses, and no stages")
 }
 

@@ -23,9 +23,9 @@ use kiln_engine::{
 };
 use training::{
     dataset::{Batch, Image, read_examples},
-    loss::{CycleLosses, ERRORS, Errors, GeneratorLosses, create_loss_objects},
+    loss::ERRORS,
     metric::create_metrics,
-    model::Translations,
+    model::{DomainPredictions, Predictions},
     train::train,
 };
 
@@ -36,19 +36,16 @@ fn flat(value: f32) -> Tensor<4> {
     Tensor::full([2, 3, 4, 4], value, &Device::flex())
 }
 
-fn no_losses() -> CycleLosses {
-    let zero = || Tensor::zeros([2], &Device::flex());
-    let of_generator = || GeneratorLosses {
-        adversarial: zero(),
-        cycle: zero(),
-        identity: zero(),
-        total: zero(),
-    };
-    CycleLosses {
-        generator_g: of_generator(),
-        generator_f: of_generator(),
-        discriminator_x: zero(),
-        discriminator_y: zero(),
+/// Predictions that are right where the images of the domain are `value`.
+fn perfect(value: f32) -> DomainPredictions {
+    let patches = || Tensor::zeros([2, 1, 1, 1], &Device::flex());
+    DomainPredictions {
+        fake: flat(0.0),
+        cycle: flat(value),
+        same: flat(value),
+        real_patches: patches(),
+        fake_patches: patches(),
+        detached_patches: patches(),
     }
 }
 
@@ -60,28 +57,23 @@ fn each_error_is_that_of_its_own_pair() {
         features: flat(0.25),
         targets: flat(-0.5),
     };
-    let perfect = Translations {
-        fake_x: flat(0.0),
-        fake_y: flat(0.0),
-        cycle_x: flat(0.25),
-        cycle_y: flat(-0.5),
-        same_x: flat(0.25),
-        same_y: flat(-0.5),
-    };
-    type Choose = fn(&mut Translations) -> &mut Tensor<4>;
+    type Choose = fn(&mut Predictions) -> &mut Tensor<4>;
     let change: [(&str, Choose); 4] = [
-        ("error/MAE(X, F(G(X)))", |images| &mut images.cycle_x),
-        ("error/MAE(Y, G(F(Y)))", |images| &mut images.cycle_y),
-        ("error/MAE(X, F(X))", |images| &mut images.same_x),
-        ("error/MAE(Y, G(Y))", |images| &mut images.same_y),
+        ("error/MAE(X, F(G(X)))", |all| &mut all.x.cycle),
+        ("error/MAE(Y, G(F(Y)))", |all| &mut all.y.cycle),
+        ("error/MAE(X, F(X))", |all| &mut all.x.same),
+        ("error/MAE(Y, G(Y))", |all| &mut all.y.same),
     ];
     for (changed, image) in change {
-        let mut images = perfect.clone();
-        let image = image(&mut images);
+        let mut predictions = Predictions {
+            x: perfect(0.25),
+            y: perfect(-0.5),
+        };
+        let image = image(&mut predictions);
         *image = image.clone() + 0.125;
-        let errors = Errors::new(&create_loss_objects().distance, &batch, &images);
         let mut metrics = create_metrics();
-        metrics.update(&no_losses(), &errors);
+        let losses = Tensor::zeros([2], &Device::flex());
+        metrics.update(&losses, &predictions, &batch).unwrap();
         let measured = metrics
             .all()
             .into_iter()

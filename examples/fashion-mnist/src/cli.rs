@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use kiln_engine::{
     checkpoint::Which,
     options::{EXIT_STATUS, Infer, Launch, Options, Serve, positive},
+    schedule::Schedule,
 };
 
 use crate::strategy::DEFAULT_STRATEGY;
@@ -33,6 +34,14 @@ pub struct Args {
     /// Step size of the optimizer.
     #[arg(long, global = true, default_value_t = 1e-3, value_parser = positive)]
     pub learning_rate: f64,
+
+    /// Course of the learning rate after the warm-up.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub schedule: Schedule,
+
+    /// Updates in which the learning rate rises from 0, at most half of the training.
+    #[arg(long, global = true, value_name = "UPDATES", default_value_t = 0)]
+    pub warm_up: usize,
 
     /// Fetch Fashion-MNIST into --data-dir [default: data/fashion-mnist] first, unless it is there.
     #[arg(long, global = true)]

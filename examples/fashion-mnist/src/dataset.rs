@@ -1,12 +1,15 @@
-//! Step 5: the datasets.
+//! Step 4: the datasets.
 
 use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Int, Tensor, TensorData},
+};
 use kiln_engine::{
     data::{Collate, Dataset, Datasets, Idx, Subset, read_idx},
-    report::picture::{Channels, Picture},
+    report::picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
@@ -16,16 +19,20 @@ use crate::{
     fashion_mnist::{SIZE, fetch, fit, needed_in},
 };
 
-/// Kinds of images, labelled from 0.
-pub const CLASSES: usize = 10;
-
-/// One example in `VALIDATION_PART` of the training files is for validation.
-const VALIDATION_PART: usize = 10;
-
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
-/// What one example holds.
+/// Creates the datasets and distributes them over the replicas of the strategy.
+///
+/// # Errors
+/// Those of [`read_examples`], and a split that has no batch.
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
+    let (train_and_validation, test) = read_examples(args)?;
+    let (train, validation) = split(train_and_validation)?;
+    Datasets::distribute(&args.options, [train, validation, test], augment)
+}
+
+/// An image with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// Grey values row by row, 0 to 255.
@@ -36,8 +43,11 @@ pub struct Example {
     pub label: u8,
 }
 
+/// Kinds of images, labelled from 0.
+pub const CLASSES: usize = 10;
+
 /// The tensors of a replica's share of a batch.
-#[derive(Clone, Debug)]
+#[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, SIZE, SIZE]`, 0 to 1.
     pub features: Tensor<4>,
@@ -49,31 +59,23 @@ impl Collate for Batch {
     type Example = Example;
 
     fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
-        let batch = examples.len();
-        let mut pixels = Vec::with_capacity(batch * SIZE * SIZE);
-        for example in &examples {
-            let fitted = fit(example)?; // [SIZE, SIZE]
-            pixels.extend(fitted.iter().map(|pixel| f32::from(*pixel) / 255.0));
-        }
+        let (batch, height, width) = (examples.len(), SIZE, SIZE);
+        let fitted = examples.iter().map(fit).collect::<Result<Vec<_>>>()?;
+        let pixels = fitted.iter().flat_map(|pixels| pixels.iter());
+        let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
         let labels: Vec<i32> = examples
             .iter()
             .map(|example| i32::from(example.label))
             .collect();
         Ok(Batch {
-            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, SIZE, SIZE]), device),
+            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
             labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
         })
     }
-}
 
-/// Creates the datasets and distributes them over the replicas of the strategy.
-///
-/// # Errors
-/// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
-    let (train_and_validation, test) = read_examples(args)?;
-    let (train, validation) = split(train_and_validation)?;
-    Datasets::distribute(&args.options, [train, validation, test], augment)
+    fn images(&self) -> Option<Tensor<4>> {
+        Some(self.features.clone())
+    }
 }
 
 /// Examples stay as they are, as in the tutorial.
@@ -86,10 +88,24 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
 ///
 /// # Errors
 /// The picture has another size than its pixels.
-pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
+pub fn picture(example: &Example) -> Result<Option<Sample>> {
     let (width, height) = (example.width, example.height);
     let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
-    Ok(Some((picture, example.label.to_string())))
+    Ok(Some(Sample::new(picture, example.label.to_string())))
+}
+
+/// Sets examples aside for validation.
+///
+/// # Errors
+/// An index is outside of the examples.
+pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
+    let mut indices: Vec<usize> = (0..examples.len()).collect();
+    indices.shuffle(&mut StdRng::seed_from_u64(0));
+    let training = indices.split_off(indices.len() / 10);
+    let subset = |indices| -> Result<Examples> {
+        Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
+    };
+    Ok((subset(training)?, subset(indices)?))
 }
 
 /// Reads the examples for training and validation, and those for the test.
@@ -111,20 +127,6 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     let train = Images::read(&folder, "train").with_context(needed)?;
     let test = Images::read(&folder, "t10k").with_context(needed)?;
     Ok((Arc::new(train), Arc::new(test)))
-}
-
-/// Sets examples aside for validation.
-///
-/// # Errors
-/// An index is outside of the examples.
-pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
-    let mut indices: Vec<usize> = (0..examples.len()).collect();
-    indices.shuffle(&mut StdRng::seed_from_u64(0));
-    let training = indices.split_off(indices.len() / VALIDATION_PART);
-    let subset = |indices| -> Result<Examples> {
-        Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
-    };
-    Ok((subset(training)?, subset(indices)?))
 }
 
 /// Labelled images of one size.

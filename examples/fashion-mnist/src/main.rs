@@ -56,17 +56,17 @@ fn run(args: &Args) -> Result<()> {
     strategy.scope(|_| Ok(create_loss_objects()))?;
     // 3. Metrics, one set a replica, merged when they are read.
     strategy.scope(|_| Ok(create_metrics()))?;
-    // 4. Model and optimizer: made once, then mirrored, so all replicas start from equal weights.
-    let settings = args.clone();
-    strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
-    // 5. Datasets, batched by the global batch size and split over the replicas.
+    // 4. Datasets, batched by the global batch size and split over the replicas.
     let datasets = create_datasets(args)?;
+    // 5. Model and optimizer: made once, then mirrored, so all replicas start from equal weights.
+    let (settings, updates) = (args.clone(), datasets.updates(&args.options));
+    strategy.scope(move |device| create_model_and_optimizer(&settings, updates, device))?;
     let mut report = match &args.command {
         Some(Command::Test(_)) => Report::of_test(&args.options)?,
         _ => Report::new(&args.options)?,
     };
     interrupt::listen();
-    // 6. Train, with a validation after each epoch and checkpoints; or load a checkpoint.
+    // 6. Train, with a validation and a checkpoint after each epoch; or load a checkpoint.
     let trained = match &args.command {
         Some(Command::Test(test)) => {
             let checkpoints = Checkpoints::new::<Project>(&args.options);

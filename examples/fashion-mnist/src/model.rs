@@ -1,4 +1,4 @@
-//! Step 4: the model and its optimizer.
+//! Step 5: the model and its optimizer.
 
 use anyhow::Result;
 use burn::{
@@ -17,7 +17,11 @@ use kiln_engine::{
     layers::conv2d_relu_max_pool2d,
 };
 
-use crate::{cli::Args, dataset::CLASSES, fashion_mnist::SIZE};
+use crate::{
+    cli::Args,
+    dataset::{Batch, CLASSES},
+    fashion_mnist::SIZE,
+};
 
 /// The weight of the penalty for large kernels.
 pub const L2: f64 = 1e-5;
@@ -27,6 +31,9 @@ const POOLED: usize = ((SIZE - 2) / 2 - 2) / 2;
 
 /// How Keras draws kernels.
 const GLOROT_UNIFORM: Initializer = Initializer::XavierUniform { gain: 1.0 };
+
+/// The output of the model: logits `[batch, classes]`.
+pub type Predictions = Tensor<2>;
 
 /// Two convolutions, each with a maximum over 2x2 pixels, and two linear layers.
 ///
@@ -51,20 +58,16 @@ impl Model {
         }
     }
 
-    /// From features `[batch, 1, 28, 28]` to logits `[batch, classes]`.
-    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        // Only under `model-parallel` are layers on several devices.
-        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 32, 13, 13]
-        self.finish(x.to_device(&self.output.weight.device()))
+    /// The predictions for a prepared batch.
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        self.finish(self.begin(batch))
     }
 
-    /// From features `[batch, 1, 28, 28]` to `[batch, 32, 13, 13]`.
-    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        conv2d_relu_max_pool2d(&self.conv1, &self.pool, features)
+    fn begin(&self, batch: &Batch) -> Tensor<4> {
+        conv2d_relu_max_pool2d(&self.conv1, &self.pool, batch.features.clone()) // [batch, 32, 13, 13]
     }
 
-    /// From `[batch, 32, 13, 13]` to logits `[batch, classes]`.
-    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+    fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = conv2d_relu_max_pool2d(&self.conv2, &self.pool, x); // [batch, 64, 5, 5]
         let x = relu(self.hidden.forward(x.flatten(1, 3))); // [batch, 64]
         self.output.forward(x) // [batch, classes]
@@ -111,18 +114,19 @@ fn linear([inputs, outputs]: [usize; 2], device: &Device) -> Linear {
 }
 
 /// The stages of the model. Each gets a device of its own, as equal in work as can be.
-pub const STAGES: &[Stage<Model>] = &[
+pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
-        forward: |model, features| model.begin(features.tensor()).into(),
+        forward: |model, batch, _| model.begin(batch).into(),
     },
     Stage {
         layers: &["conv2", "hidden", "output"],
-        forward: |model, x| model.finish(x.tensor()).into(),
+        forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
 
-/// What is trained: a model with the optimizer that updates it.
+/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
+/// fields of one `Model`, each with an optimizer here.
 #[derive(Clone)]
 pub struct Trainable {
     pub model: Model,
@@ -153,13 +157,21 @@ impl TrainState for Trainable {
     }
 }
 
-/// Creates the model and its optimizer: Adam as in Keras, with the step size of `--learning-rate`.
+/// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
-/// None.
-pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+/// The learning-rate schedule refuses its settings.
+pub fn create_model_and_optimizer(
+    args: &Args,
+    updates: usize,
+    device: &Device,
+) -> Result<Trainable> {
     device.seed(args.options.seed);
     let model = Model::new(device);
-    let optimizer = ScheduledOptimizer::new(AdamConfig::keras().init(), args.learning_rate);
+    let adam = AdamConfig::keras().init();
+    let schedule = args
+        .schedule
+        .create(args.learning_rate, args.warm_up, updates)?;
+    let optimizer = ScheduledOptimizer::new(adam, schedule);
     Ok(Trainable { model, optimizer })
 }

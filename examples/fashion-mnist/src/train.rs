@@ -6,7 +6,8 @@ use kiln_engine::{
     checkpoint::Progress,
     data::{Datasets, Epoch, Shard},
     distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, train_shard,
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, forward_pass,
+        train_shard,
     },
     report::{
         Report,
@@ -21,6 +22,7 @@ use crate::{
     dataset::{Batch, Example},
     globals::{self, Project, Split},
     loss::{compute_loss, per_example_losses},
+    model::Predictions,
     objective::Objective,
     validation::validate,
 };
@@ -129,10 +131,10 @@ fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
 
 /// One replica's losses and gradients for its share of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
-    let forward = span(Phase::Forward);
+    let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
-    let predictions = model.forward(batch.features.clone()); // [batch, classes]
+    let predictions = model.forward(&batch); // [batch, classes]
     let loss = train_loss(predictions, batch)?; // [1]
     drop(forward);
     let _backward = span(Phase::Backward);
@@ -143,8 +145,8 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     ))
 }
 
-/// The loss of predictions `[batch, classes]` with the penalty, shape `[1]`; updates the metrics.
-pub fn train_loss(predictions: Tensor<2>, batch: Batch) -> Result<Tensor<1>> {
+/// The loss of the predictions with the penalty, shape `[1]`; updates the metrics.
+pub fn train_loss(predictions: Predictions, batch: Batch) -> Result<Tensor<1>> {
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Train, |metrics| {

@@ -36,12 +36,10 @@ pub fn test_without_strategy(args: &Args, which: &Which) -> Result<Vec<MergedMet
         let examples = indices.map(|index| examples.get(index));
         let batch = Batch::collate(examples.collect::<Result<_>>()?, &device)?;
         let batch = prepare_inputs(batch)?;
-        let predictions = model.forward(batch.features.clone()); // [batch, classes]
+        let predictions = model.forward(&batch); // [batch, classes]
         let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
-        let labels = batch.labels.clone();
-        let per_example = loss_objects
-            .cross_entropy
-            .forward(predictions.clone(), labels); // [batch]
+        let (logits, labels) = (predictions.clone(), batch.labels.clone());
+        let per_example = loss_objects.cross_entropy.forward(logits, labels)?; // [batch]
         metrics.update(&per_example, &predictions, &batch)?;
     }
     let results = metric_results(&kiln_engine::Metrics::all(&mut metrics));

@@ -23,10 +23,10 @@ use kiln_engine::{
 use serde_json::Value;
 use training::{
     cli::Args,
-    dataset::{Batch, CLASSES, Example, Examples, read_examples},
+    dataset::{Batch, CLASSES, Example, Examples, create_datasets, read_examples},
     fashion_mnist::{FILES, SIZE},
     globals::{self, Project, Split},
-    loss::create_loss_objects,
+    loss::per_example_losses,
     model::L2,
     test::test,
     train::{distributed_train_epoch, distributed_train_step, train},
@@ -142,18 +142,15 @@ fn the_loss_of_an_epoch_is_the_mean_over_examples_where_batches_differ_in_size()
     Ok(())
 }
 
-/// The cross-entropy of each test example, from the model on one device in a single batch.
-fn test_losses(job: &Job) -> Result<Vec<f32>> {
-    let test = Arc::clone(job.datasets.test.dataset());
+/// The cross-entropy of each of the examples `test`, from the model on one device in a single batch.
+fn test_losses(job: &Job, test: &Examples) -> Result<Vec<f32>> {
+    let test = Arc::clone(test);
     job.strategy.run_on_first(move |replica| {
         let examples = (0..test.len()).map(|index| test.get(index));
         let device = replica.device().clone().without_autodiff();
         let batch = Batch::collate(examples.collect::<Result<_>>()?, &device)?;
-        let logits = burn::module::Module::valid(&globals::model()?).forward(batch.features);
-        let losses = create_loss_objects()
-            .cross_entropy
-            .forward(logits, batch.labels);
-        Ok(values(&losses))
+        let logits = globals::inference_model()?.forward(&batch);
+        Ok(values(&per_example_losses(&logits, &batch)?))
     })
 }
 
@@ -171,14 +168,15 @@ fn the_test_loss_is_the_mean_over_examples_and_not_the_epoch() -> Result<()> {
             let folder = tempfile::tempdir()?;
             let output = folder.path().to_string_lossy().into_owned();
             let options = ["--replicas", replicas, "--output-dir", &output];
-            let job = set_up(&options)?;
+            let (args, job) = (args(&options)?, set_up(&options)?);
+            let datasets = create_datasets(&args)?;
             let trained = Progress {
                 epoch: 8,
                 ..Progress::START
             };
-            let mut report = Report::new(&args(&options)?.options)?;
-            test(trained, &job.datasets, &mut report)?;
-            let losses = test_losses(&job)?;
+            let mut report = Report::new(&args.options)?;
+            test(trained, &datasets, &mut report)?;
+            let losses = test_losses(&job, datasets.test.dataset())?;
             let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
             let (expected, loss) = (mean(&losses), logged(folder.path(), "loss")?);
             let loss = loss.as_f64().context("no loss")? as f32;
@@ -204,10 +202,12 @@ fn trained(output: &Path, options: &[&str]) -> Result<(usize, String, Vec<Merged
     on_own_thread(move || {
         let options = options.iter().map(String::as_str);
         let options: Vec<&str> = options.chain(["--output-dir", &output]).collect();
-        let (args, job) = (args(&options)?, set_up(&options)?);
+        let args = args(&options)?;
+        set_up(&options)?;
+        let datasets = create_datasets(&args)?;
         let mut report = Report::new(&args.options)?;
-        let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
-        test(progress, &job.datasets, &mut report)?;
+        let progress = train(&args, &datasets, &mut report)?.context("it was stopped")?;
+        test(progress, &datasets, &mut report)?;
         let latest = Checkpoints::new::<Project>(&args.options).find(&Which::Latest)?;
         let metrics = merged_metrics::<Project>(Split::Test)?;
         Ok((progress.step, latest.manifest.parameters, metrics))

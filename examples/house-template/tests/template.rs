@@ -5,8 +5,8 @@ use std::fs;
 
 use kiln::{
     assert_snapshot,
+    project::todo,
     snapshot::{Entry, Project},
-    todo,
 };
 
 /// The template's folder.

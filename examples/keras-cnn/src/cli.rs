@@ -2,7 +2,10 @@
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
-use kiln_engine::options::{EXIT_STATUS, Infer, Launch, Options, Serve, Test, positive};
+use kiln_engine::{
+    options::{EXIT_STATUS, Infer, Launch, Options, Serve, Test, positive},
+    schedule::Schedule,
+};
 
 use crate::strategy::DEFAULT_STRATEGY;
 
@@ -25,6 +28,14 @@ pub struct Args {
     /// Step size of the optimizer.
     #[arg(long, global = true, default_value_t = 1e-3, value_parser = positive)]
     pub learning_rate: f64,
+
+    /// Course of the learning rate after the warm-up.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub schedule: Schedule,
+
+    /// Updates in which the learning rate rises from 0, at most half of the training.
+    #[arg(long, global = true, value_name = "UPDATES", default_value_t = 0)]
+    pub warm_up: usize,
 
     /// Share of the values before the last layer that training sets to zero.
     #[arg(long, global = true, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]

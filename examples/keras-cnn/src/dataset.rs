@@ -1,4 +1,4 @@
-//! Step 5: the datasets.
+//! Step 4: the datasets.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,24 +6,31 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor, TensorData},
+};
 use kiln_engine::{
     data::{Collate, Dataset, Datasets, Idx, Map, Subset, read_idx},
-    report::picture::{Channels, Picture},
+    report::picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
 
 use crate::cli::Args;
 
-/// Kinds of images, labelled from 0.
-pub const CLASSES: usize = 10;
-
-/// One example in `VALIDATION_PART` of the training files is for validation.
-const VALIDATION_PART: usize = 10;
-
 /// Examples in any order, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
+
+/// Creates the datasets and distributes them over the replicas of the strategy.
+///
+/// # Errors
+/// Those of [`read_examples`], and a split that has no batch.
+pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
+    let (train_and_validation, test) = read_examples(args)?;
+    let (train, validation) = split(train_and_validation)?;
+    Datasets::distribute(&args.options, [train, validation, test], augment)
+}
 
 /// An image as it is stored.
 #[derive(Clone, Debug)]
@@ -36,7 +43,7 @@ pub struct Image {
     pub class: Option<u8>,
 }
 
-/// What one example holds.
+/// An image as the model takes it, with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// Grey values row by row, 0 to 1.
@@ -47,8 +54,11 @@ pub struct Example {
     pub label: [f32; CLASSES],
 }
 
+/// Kinds of images, labelled from 0.
+pub const CLASSES: usize = 10;
+
 /// The tensors of a replica's share of a batch.
-#[derive(Clone, Debug)]
+#[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, height, width]`, 0 to 1.
     pub features: Tensor<4>,
@@ -61,24 +71,23 @@ impl Collate for Batch {
 
     fn collate(examples: Vec<Example>, device: &Device) -> Result<Self> {
         let (batch, height, width) = (examples.len(), examples[0].height, examples[0].width);
+        let has_size = |example: &Example| (example.height, example.width) == (height, width);
+        ensure!(
+            examples.iter().all(has_size),
+            "images of one batch differ in size"
+        );
+        let pixels = examples.iter().flat_map(|example| &example.pixels);
+        let pixels: Vec<f32> = pixels.copied().collect();
         let labels: Vec<f32> = examples.iter().flat_map(|example| example.label).collect();
-        let pixels = examples.into_iter().flat_map(|example| example.pixels);
-        let pixels: Vec<f32> = pixels.collect();
         Ok(Batch {
             features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
             labels: Tensor::from_data(TensorData::new(labels, [batch, CLASSES]), device),
         })
     }
-}
 
-/// Creates the datasets and distributes them over the replicas of the strategy.
-///
-/// # Errors
-/// Those of [`read_examples`], and a split that has no batch.
-pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
-    let (train_and_validation, test) = read_examples(args)?;
-    let (train, validation) = split(train_and_validation)?;
-    Datasets::distribute(&args.options, [train, validation, test], augment)
+    fn images(&self) -> Option<Tensor<4>> {
+        Some(self.features.clone())
+    }
 }
 
 /// Changes a training example at random, anew in every epoch.
@@ -91,13 +100,30 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
 ///
 /// # Errors
 /// The picture has another size than its pixels.
-pub fn picture(example: &Example) -> Result<Option<(Picture, String)>> {
-    let pixels = example.pixels.iter();
-    let pixels = pixels.map(|pixel| (pixel * 255.0).round() as u8).collect();
-    let picture = Picture::new(example.width, example.height, Channels::Gray, pixels)?;
+pub fn picture(example: &Example) -> Result<Option<Sample>> {
+    let (width, height) = (example.width, example.height);
+    let pixels = example
+        .pixels
+        .iter()
+        .map(|pixel| (pixel * 255.0).round() as u8);
+    let picture = Picture::new(width, height, Channels::Gray, pixels.collect())?;
     let class = example.label.iter().position(|share| *share == 1.0);
     let caption = class.map_or_else(String::new, |class| class.to_string());
-    Ok(Some((picture, caption)))
+    Ok(Some(Sample::new(picture, caption)))
+}
+
+/// Sets examples aside for validation.
+///
+/// # Errors
+/// An index is outside of the examples.
+pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
+    let mut indices: Vec<usize> = (0..examples.len()).collect();
+    indices.shuffle(&mut StdRng::seed_from_u64(0));
+    let training = indices.split_off(indices.len() / 10);
+    let subset = |indices| -> Result<Examples> {
+        Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
+    };
+    Ok((subset(training)?, subset(indices)?))
 }
 
 /// Reads the examples for training and validation, and those for the test.
@@ -137,20 +163,6 @@ pub fn prepare(image: Image) -> Result<Example> {
         width,
         label,
     })
-}
-
-/// Sets examples aside for validation.
-///
-/// # Errors
-/// An index is outside of the examples.
-pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
-    let mut indices: Vec<usize> = (0..examples.len()).collect();
-    indices.shuffle(&mut StdRng::seed_from_u64(0));
-    let training = indices.split_off(indices.len() / VALIDATION_PART);
-    let subset = |indices| -> Result<Examples> {
-        Ok(Arc::new(Subset::new(Arc::clone(&examples), indices)?))
-    };
-    Ok((subset(training)?, subset(indices)?))
 }
 
 /// Labelled images of one size.

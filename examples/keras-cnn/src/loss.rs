@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::Tensor;
 use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
 
-use crate::{dataset::Batch, globals};
+use crate::{dataset::Batch, globals, model::Predictions};
 
 /// Keras's `keras.config.epsilon()`.
 const EPSILON: f64 = 1e-7;
@@ -25,11 +25,9 @@ pub fn create_loss_objects() -> LossObjects {
 }
 
 /// The loss of each example, shape `[batch]`.
-pub fn per_example_losses(predictions: &Tensor<2>, batch: &Batch) -> Result<Tensor<1>> {
-    let loss_objects = globals::loss_objects()?;
-    Ok(loss_objects
-        .cross_entropy
-        .forward(predictions.clone(), batch.labels.clone()))
+pub fn per_example_losses(predictions: &Predictions, batch: &Batch) -> Result<Tensor<1>> {
+    let cross_entropy = globals::loss_objects()?.cross_entropy;
+    Ok(cross_entropy.forward(predictions.clone(), batch.labels.clone()))
 }
 
 /// The replica's part of the loss of the global batch, shape `[1]`, to be summed over replicas.

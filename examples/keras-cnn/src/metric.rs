@@ -7,7 +7,7 @@ use kiln_engine::{
     distribute::{Mean, Metric, sparse_categorical_accuracy},
 };
 
-use crate::dataset::Batch;
+use crate::{dataset::Batch, model::Predictions};
 
 /// The metrics of one split, of which each replica has a set for each of the three.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Metrics {
     pub fn update(
         &mut self,
         losses: &Tensor<1>,
-        predictions: &Tensor<2>,
+        predictions: &Predictions,
         batch: &Batch,
     ) -> Result<()> {
         // The class that Keras's `categorical_accuracy` takes from one-hot labels, too.

@@ -1,4 +1,4 @@
-//! Step 4: the model and its optimizer.
+//! Step 5: the model and its optimizer.
 
 use anyhow::Result;
 use burn::{
@@ -17,10 +17,16 @@ use kiln_engine::{
     layers::conv2d_relu_max_pool2d,
 };
 
-use crate::{cli::Args, dataset::CLASSES};
+use crate::{
+    cli::Args,
+    dataset::{Batch, CLASSES},
+};
 
 /// Height and width of what the last layer sees: that of a 28x28 picture after two poolings.
 const GRID: usize = 7;
+
+/// The output of the model: probabilities `[batch, classes]`.
+pub type Predictions = Tensor<2>;
 
 /// Two convolutions with pooling, dropout and a linear layer with softmax.
 ///
@@ -54,20 +60,17 @@ impl Model {
         }
     }
 
-    /// From features `[batch, 1, height, width]` to probabilities `[batch, classes]`.
-    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
-        // Only under `model-parallel` are layers on several devices.
-        let x = self.begin(features.to_device(&self.conv1.weight.device())); // [batch, 64, ..]
-        self.finish(x.to_device(&self.output.weight.device()))
+    /// The predictions for a prepared batch.
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        self.finish(self.begin(batch))
     }
 
-    /// From features `[batch, 1, height, width]` to `[batch, 64, height / 2, width / 2]`.
-    fn begin(&self, features: Tensor<4>) -> Tensor<4> {
-        conv2d_relu_max_pool2d(&self.conv1, &self.pool, features)
+    fn begin(&self, batch: &Batch) -> Tensor<4> {
+        // [batch, 64, height / 2, width / 2]
+        conv2d_relu_max_pool2d(&self.conv1, &self.pool, batch.features.clone())
     }
 
-    /// From `[batch, 64, height / 2, width / 2]` to probabilities `[batch, classes]`.
-    fn finish(&self, x: Tensor<4>) -> Tensor<2> {
+    fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = conv2d_relu_max_pool2d(&self.conv2, &self.pool, x); // [batch, 128, height / 4, width / 4]
         let x = self.resize.forward(x); // [batch, 128, 7, 7]
         let x = self.dropout.forward(x.flatten::<2>(1, 3)); // [batch, 128 * 7 * 7]
@@ -76,14 +79,14 @@ impl Model {
 }
 
 /// The stages of the model. Each gets a device of its own, as equal in work as can be.
-pub const STAGES: &[Stage<Model>] = &[
+pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
-        forward: |model, features| model.begin(features.tensor()).into(),
+        forward: |model, batch, _| model.begin(batch).into(),
     },
     Stage {
         layers: &["conv2", "output"],
-        forward: |model, x| model.finish(x.tensor()).into(),
+        forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
 
@@ -119,15 +122,22 @@ impl TrainState for Trainable {
     }
 }
 
-/// Creates the model and its optimizer.
+/// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
 /// The learning-rate schedule refuses its settings.
-pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+pub fn create_model_and_optimizer(
+    args: &Args,
+    updates: usize,
+    device: &Device,
+) -> Result<Trainable> {
     device.seed(args.options.seed);
     let model = Model::new(args.dropout, device);
-    // Keras's defaults, with the step size of --learning-rate throughout.
+    // Keras's defaults, with the step size of --learning-rate.
     let adam = AdamConfig::keras().init();
-    let optimizer = ScheduledOptimizer::new(adam, args.learning_rate);
+    let schedule = args
+        .schedule
+        .create(args.learning_rate, args.warm_up, updates)?;
+    let optimizer = ScheduledOptimizer::new(adam, schedule);
     Ok(Trainable { model, optimizer })
 }

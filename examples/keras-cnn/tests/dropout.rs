@@ -39,7 +39,7 @@ fn predicted(job: &Job, training: bool, seed: u64, batch: usize) -> Result<Vec<V
         // not looked at.
         let share: Batch = shard.load()?.expect("a share");
         let batch = Batch::collate(examples.clone(), &share.features.device())?;
-        Ok(values(&model.forward(batch.features))) // [8, classes]
+        Ok(values(&model.forward(&batch))) // [8, classes]
     })?;
     Ok(outputs.into_iter().collect())
 }

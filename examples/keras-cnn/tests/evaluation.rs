@@ -7,10 +7,17 @@ mod support;
 use anyhow::{Context, Result};
 use clap::Parser;
 use kiln_engine::{
-    checkpoint::Progress, data::Collate, distribute::replica_context, report::Report,
+    checkpoint::Progress,
+    data::{Collate, DistributedDataset},
+    distribute::replica_context,
+    report::Report,
 };
 use training::{
-    cli::Args, dataset::Batch, globals, loss::per_example_losses, train::distributed_train_step,
+    cli::Args,
+    dataset::{Batch, Example, create_datasets},
+    globals,
+    loss::per_example_losses,
+    train::distributed_train_step,
     validation::validate,
 };
 
@@ -20,14 +27,14 @@ use support::{Job, on_own_thread, set_up, values};
 const BATCH: usize = 64;
 
 /// The loss of each example for validation, and whether its prediction is right.
-fn of_examples(job: &Job) -> Result<Vec<[f64; 2]>> {
-    let dataset = job.datasets.validation.dataset();
+fn of_examples(job: &Job, data: &DistributedDataset<Example>) -> Result<Vec<[f64; 2]>> {
+    let dataset = data.dataset();
     let examples = (0..dataset.len()).map(|index| dataset.get(index));
     let examples = examples.collect::<Result<Vec<_>>>()?;
     job.strategy.run_on_first(move |_| {
         let device = replica_context()?.device().clone().without_autodiff();
         let batch = Batch::collate(examples, &device)?;
-        let predictions = globals::inference_model()?.forward(batch.features.clone());
+        let predictions = globals::predict(&batch)?;
         let losses = values(&per_example_losses(&predictions, &batch)?);
         let right = predictions.argmax(1).equal(batch.labels.argmax(1)).float();
         let pairs = losses.into_iter().zip(values(&right));
@@ -64,9 +71,10 @@ fn validated(replicas: usize) -> Result<()> {
         step: 5,
         ..Progress::START
     };
-    let metrics = validate(progress, &job.datasets.validation, &mut report)?;
+    let validation = create_datasets(&args)?.validation;
+    let metrics = validate(progress, &validation, &mut report)?;
     let metrics = metrics.context("it was stopped")?;
-    let examples = of_examples(&job)?;
+    let examples = of_examples(&job, &validation)?;
     assert_eq!(examples.len() % BATCH, 22);
     for (at, name) in ["loss", "accuracy"].into_iter().enumerate() {
         let values: Vec<f64> = examples.iter().map(|example| example[at]).collect();

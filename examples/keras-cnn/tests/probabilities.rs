@@ -88,7 +88,7 @@ fn predictions_are_the_probabilities_of_the_model() -> Result<()> {
 fn probabilities_of_an_example_sum_to_one() -> Result<()> {
     let job = set_up_replicas(1)?;
     let sums = job.with_batch(8, |batch| {
-        let probabilities = globals::model()?.forward(batch.features); // [8, classes]
+        let probabilities = globals::model()?.forward(&batch); // [8, classes]
         Ok(values(&probabilities.sum_dim(1)))
     })?;
     assert!(difference(&sums, &[1.0; 8]) < 1e-6, "{sums:?}");

@@ -1,7 +1,7 @@
 //! What is done around the steps of training.
 
 use anyhow::Result;
-use burn::{module::Module, tensor::Tensor};
+use burn::module::Module;
 use kiln_engine::{distribute::Callbacks, report::Report};
 
 use crate::{
@@ -9,6 +9,7 @@ use crate::{
     dataset::Batch,
     globals,
     infer::sample::{Settings, sample},
+    model::Predictions,
 };
 
 /// Epochs between two samples of what the model writes.
@@ -41,7 +42,7 @@ pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
 }
 
 /// Prepares predictions and batch for the losses and metrics.
-pub fn prepare_loss_inputs(predictions: Tensor<3>, batch: Batch) -> Result<(Tensor<3>, Batch)> {
+pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Predictions, Batch)> {
     Ok((predictions, batch))
 }
 

@@ -1,4 +1,4 @@
-//! Step 5: the datasets.
+//! Step 4: the datasets.
 
 use std::{
     fs,
@@ -8,15 +8,21 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Int, Tensor, TensorData},
+};
 use kiln_engine::{
     data::{Collate, Dataset, Datasets, Subset},
-    report::picture::Picture,
+    report::picture::Sample,
 };
 use rand::rngs::StdRng;
 use sha2::{Digest, Sha256};
 
-use crate::{cli::Args, globals};
+use crate::cli::Args;
+
+/// Examples in any order, shared by the replicas.
+pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// Values of a byte.
 pub const VOCABULARY: usize = 256;
@@ -27,9 +33,6 @@ const VALIDATION_PART: usize = 10;
 /// One byte in `TEST_PART` of the text is for the test.
 const TEST_PART: usize = 10;
 
-/// Examples in any order, shared by the replicas.
-pub type Examples = Arc<dyn Dataset<Example = Example>>;
-
 /// What one example holds: the bytes of a context, and one more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
@@ -37,7 +40,7 @@ pub struct Example {
 }
 
 /// The tensors of a replica's share of a batch.
-#[derive(Clone, Debug)]
+#[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, context]`, bytes.
     pub features: Tensor<2, Int>,
@@ -74,23 +77,6 @@ pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     Datasets::distribute(&args.options, [train, validation, test], augment)
 }
 
-/// The updates of a whole training, which its learning-rate schedule is made for.
-///
-/// # Errors
-/// Those of [`read_examples`].
-pub fn count_updates(args: &Args) -> Result<usize> {
-    let (train, _) = split(read_examples(args)?.0)?;
-    let (options, size) = (&args.options, globals::global_batch_size()?);
-    // The replicas share batches, and do not change how many there are.
-    let batches = match options.drop_remainder {
-        true => train.len() / size,
-        false => train.len().div_ceil(size),
-    };
-    let updates = batches.div_ceil(options.accumulate);
-    let updates = options.steps_per_epoch.unwrap_or(updates);
-    Ok(options.epochs.saturating_mul(updates))
-}
-
 /// Text stays as it is.
 ///
 /// # Errors
@@ -103,8 +89,24 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
 ///
 /// # Errors
 /// None.
-pub fn picture(_example: &Example) -> Result<Option<(Picture, String)>> {
+pub fn picture(_example: &Example) -> Result<Option<Sample>> {
     Ok(None)
+}
+
+/// Sets the end of the text aside for validation: examples from all over it would continue those of
+/// training.
+///
+/// # Errors
+/// An index is outside of the examples.
+pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
+    let training = examples.len() - examples.len() / VALIDATION_PART;
+    let subset = |indices: Range<usize>| -> Result<Examples> {
+        Ok(Arc::new(Subset::new(
+            Arc::clone(&examples),
+            indices.collect(),
+        )?))
+    };
+    Ok((subset(0..training)?, subset(training..examples.len())?))
 }
 
 /// Reads the examples for training and validation, and those for the test: the end of the text.
@@ -139,22 +141,6 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
 /// It cannot be read.
 pub fn read_text(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read the text {}", path.display()))
-}
-
-/// Sets the end of the text aside for validation: examples from all over it would continue those of
-/// training.
-///
-/// # Errors
-/// An index is outside of the examples.
-pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
-    let training = examples.len() - examples.len() / VALIDATION_PART;
-    let subset = |indices: Range<usize>| -> Result<Examples> {
-        Ok(Arc::new(Subset::new(
-            Arc::clone(&examples),
-            indices.collect(),
-        )?))
-    };
-    Ok((subset(0..training)?, subset(training..examples.len())?))
 }
 
 /// A text in pieces of a context each. Each byte but the first is to be predicted once.

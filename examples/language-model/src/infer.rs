@@ -28,14 +28,6 @@ use sample::write_sample;
 /// Examples that go through the model at once.
 const BATCH: usize = 64;
 
-/// What is written of one example, beside its file and its place there.
-#[derive(Serialize)]
-pub struct Prediction {
-    /// The mean over the bytes of the example, in nats.
-    pub loss: f32,
-    pub perplexity: f32,
-}
-
 /// Reads the text of a file.
 ///
 /// # Errors
@@ -58,10 +50,18 @@ pub fn cut(text: Vec<u8>, context: usize) -> Result<Vec<Example>> {
     (0..windows.len()).map(|index| windows.get(index)).collect()
 }
 
+/// What is written of one example, beside its file and its place there.
+#[derive(Serialize)]
+pub struct Prediction {
+    /// The mean over the bytes of the example, in nats.
+    pub loss: f32,
+    pub perplexity: f32,
+}
+
 /// Scores each example of a batch, in order.
 pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
     let batch = prepare_inputs(batch)?;
-    let logits = model.forward(batch.features); // [batch, context, 256]
+    let logits = model.forward(&batch); // [batch, context, 256]
     let cross_entropy = create_loss_objects().cross_entropy;
     let losses = cross_entropy.forward(logits, batch.labels).into_data(); // [batch]
     let predictions = losses.iter::<f32>().map(|loss| Prediction {

@@ -4,10 +4,10 @@ use anyhow::Result;
 use burn::tensor::{Int, Tensor};
 use kiln_engine::{
     checkpoint::{Best, Goal},
-    distribute::{Mean, Metric, Reduction, sparse_categorical_accuracy},
+    distribute::{Mean, Metric, sparse_categorical_accuracy},
 };
 
-use crate::dataset::Batch;
+use crate::{dataset::Batch, model::Predictions};
 
 /// The metrics of one split, of which each replica has a set for each of the three.
 #[derive(Clone, Debug)]
@@ -34,14 +34,13 @@ impl Metrics {
     pub fn update(
         &mut self,
         losses: &Tensor<1>,
-        predictions: &Tensor<3>,
+        predictions: &Predictions,
         batch: &Batch,
     ) -> Result<()> {
-        let correct = next_byte_accuracy(predictions, &batch.labels); // [batch]
+        let correct = next_byte_accuracy(predictions, &batch.labels); // [batch, time], 0 or 1
         self.loss.update(losses);
         self.perplexity.update(losses);
-        self.accuracy.update(&correct);
-        Ok(())
+        self.accuracy.update_observations(&correct, None)
     }
 }
 
@@ -57,16 +56,16 @@ pub const BEST: Best = Best {
     goal: Goal::Lowest,
 };
 
-/// The share of the bytes of each example whose logit is the largest. A byte of which a logit is
-/// NaN, or the largest is infinite, is wrong.
+/// 1 where the largest logit is the next byte's, else 0. A byte of which a logit is NaN, or the largest is
+/// infinite, is wrong.
 ///
-/// Shapes: logits `[batch, time, 256]`, labels `[batch, time]` in; `[batch]` out.
-pub fn next_byte_accuracy(logits: &Tensor<3>, labels: &Tensor<2, Int>) -> Tensor<1> {
+/// Shapes: logits `[batch, time, 256]`, labels `[batch, time]` in; `[batch, time]` out.
+pub fn next_byte_accuracy(logits: &Predictions, labels: &Tensor<2, Int>) -> Tensor<2> {
     let [batch, time, bytes] = logits.dims();
     let logits = logits.clone().reshape([batch * time, bytes]); // [batch * time, 256]
     let labels = labels.clone().reshape([batch * time]); // [batch * time]
     let correct = sparse_categorical_accuracy(&logits, &labels); // [batch * time], 0 or 1
-    Reduction::None.apply(correct.reshape([batch, time]))
+    correct.reshape([batch, time])
 }
 
 /// The exponential of the mean loss: among how many bytes, all as probable, the model wavers.
@@ -102,8 +101,8 @@ impl Metric for Perplexity {
         self.loss.name()
     }
 
-    fn count(&self) -> usize {
-        self.loss.count()
+    fn examples(&self) -> usize {
+        self.loss.examples()
     }
 
     fn state(&self) -> Vec<f64> {

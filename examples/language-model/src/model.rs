@@ -1,4 +1,4 @@
-//! Step 4: the model and its optimizer.
+//! Step 5: the model and its optimizer.
 
 mod compute;
 mod kernels;
@@ -27,7 +27,7 @@ use kiln_engine::{
 
 use crate::{
     cli::Args,
-    dataset::{VOCABULARY, count_updates},
+    dataset::{Batch, VOCABULARY},
 };
 use compute::Compute;
 pub use compute::Precision;
@@ -45,6 +45,9 @@ pub const BLOCKS: usize = 2;
 
 /// Standard deviation of the initial weights.
 const DEVIATION: f64 = 0.02;
+
+/// The output of the model: logits of the next bytes `[batch, time, 256]`.
+pub type Predictions = Tensor<3>;
 
 /// A decoder-only transformer: each position predicts the next byte from the bytes up to it.
 ///
@@ -88,30 +91,33 @@ impl Model {
         self.positions.weight.dims()[0]
     }
 
-    /// From bytes `[batch, time]` to logits of the next ones `[batch, time, 256]`.
+    /// The predictions for a prepared batch.
+    pub fn forward(&self, batch: &Batch) -> Predictions {
+        self.logits(batch.features.clone())
+    }
+
+    /// The predictions for bytes `[batch, time]`.
     ///
     /// # Panics
     /// There are more bytes than the context has.
-    pub fn forward(&self, features: Tensor<2, Int>) -> Tensor<3> {
-        // Only under `model-parallel` are layers on several devices.
-        let x = self.begin(features.to_device(&self.tokens.weight.device()));
-        self.finish(x.to_device(&self.head.weight.device()))
+    pub fn logits(&self, bytes: Tensor<2, Int>) -> Predictions {
+        self.finish(self.begin(bytes))
     }
 
     /// From bytes `[batch, time]` to `[batch, time, WIDTH]`.
-    fn begin(&self, features: Tensor<2, Int>) -> Tensor<3> {
+    fn begin(&self, bytes: Tensor<2, Int>) -> Tensor<3> {
         let compute = &self.compute;
         // Nothing is differentiated by a byte.
-        let features = features.without_autodiff();
-        let time = features.dims()[1] as i64;
-        let places = Tensor::<1, Int>::arange(0..time, &features.device()).unsqueeze(); // [1, time]
-        let tokens = compute.layer(&self.tokens).forward(features); // [batch, time, WIDTH]
+        let bytes = bytes.without_autodiff();
+        let time = bytes.dims()[1] as i64;
+        let places = Tensor::<1, Int>::arange(0..time, &bytes.device()).unsqueeze(); // [1, time]
+        let tokens = compute.layer(&self.tokens).forward(bytes); // [batch, time, WIDTH]
         let positions = compute.layer(&self.positions).forward(places); // [1, time, WIDTH]
         compute.leave(through(&self.lower, tokens + positions, compute))
     }
 
     /// From `[batch, time, WIDTH]` to logits `[batch, time, 256]`.
-    fn finish(&self, x: Tensor<3>) -> Tensor<3> {
+    fn finish(&self, x: Tensor<3>) -> Predictions {
         let compute = &self.compute;
         let x = through(&self.upper, compute.enter(x), compute);
         let x = layer_norm(&compute.layer(&self.norm), x); // [batch, time, WIDTH]
@@ -198,14 +204,14 @@ fn residual_deviation() -> f64 {
 }
 
 /// The stages of the model. Each gets a device of its own, as equal in work as can be.
-pub const STAGES: &[Stage<Model>] = &[
+pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["tokens", "positions", "lower"],
-        forward: |model, bytes| model.begin(bytes.tensor::<2>().int()).into(),
+        forward: |model, batch, _| model.begin(batch.features.clone()).into(),
     },
     Stage {
         layers: &["upper", "norm", "head"],
-        forward: |model, x| model.finish(x.tensor()).into(),
+        forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
 
@@ -240,18 +246,22 @@ impl TrainState for Trainable {
     }
 }
 
-/// Creates the model and its optimizer.
+/// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
-/// The text cannot be read, the device does not compute in the precision that is asked for, or the
-/// learning-rate schedule refuses its settings.
-pub fn create_model_and_optimizer(args: &Args, device: &Device) -> Result<Trainable> {
+/// The device does not compute in the precision that is asked for, or the learning-rate schedule
+/// refuses its settings.
+pub fn create_model_and_optimizer(
+    args: &Args,
+    updates: usize,
+    device: &Device,
+) -> Result<Trainable> {
     device.seed(args.options.seed);
     let model = Model::new(args, device)?;
     if replica_context()?.rank() == 0 {
         terminal::print(model.compute.describe());
     }
-    let schedule = create_schedule(args, count_updates(args)?)?;
+    let schedule = create_schedule(args, updates)?;
     let optimizer = ScheduledOptimizer::new(create_optimizer(), schedule);
     Ok(Trainable { model, optimizer })
 }

@@ -6,7 +6,8 @@ use kiln_engine::{
     checkpoint::Progress,
     data::{Datasets, Shard},
     distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, train_shard,
+        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, forward_pass,
+        train_shard,
     },
     report::{
         Report,
@@ -21,11 +22,9 @@ use crate::{
     dataset::{Batch, Example},
     globals::{self, Project, Split},
     loss::{compute_loss, per_example_losses},
+    model::Predictions,
     validation::validate,
 };
-
-/// The global norm that gradients are clipped to, after the sum over batches and replicas.
-const MAX_GRADIENT_NORM: f64 = 1.0;
 
 /// Trains until `--epochs`, or until a callback ends it, with a checkpoint and a validation after each
 /// epoch. `None` means that a signal stopped it before.
@@ -71,10 +70,10 @@ fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
 
 /// One replica's losses and gradients for its share of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
-    let forward = span(Phase::Forward);
+    let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
-    let predictions = model.forward(batch.features.clone()); // [batch, time, 256]
+    let predictions = model.forward(&batch); // [batch, time, 256]
     let loss = train_loss(predictions, batch)?; // [1]
     drop(forward);
     let _backward = span(Phase::Backward);
@@ -85,8 +84,8 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     ))
 }
 
-/// The loss of predictions `[batch, time, 256]`, shape `[1]`; updates the metrics.
-pub fn train_loss(predictions: Tensor<3>, batch: Batch) -> Result<Tensor<1>> {
+/// The loss of the predictions, shape `[1]`; updates the metrics.
+pub fn train_loss(predictions: Predictions, batch: Batch) -> Result<Tensor<1>> {
     let (predictions, batch) = prepare_loss_inputs(predictions, batch)?;
     let per_example = per_example_losses(&predictions, &batch)?; // [batch]
     globals::with_metrics(Split::Train, |metrics| {
@@ -104,6 +103,6 @@ pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     if !gradients.handle_non_finite(NON_FINITE)? {
         return Ok(false);
     }
-    gradients.clip_by_global_norm(MAX_GRADIENT_NORM);
+    gradients.clip_by_global_norm(1.0);
     Ok(true)
 }

@@ -14,12 +14,11 @@ use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
-    todo::files_of,
+    project::todo::files_of,
 };
 
-use super::{Project, expect};
+use super::project::{LOCK_FILE, Project, expect};
 
-pub(super) const LOCK_FILE: &str = "Cargo.lock";
 /// Says in the shared folder whose project was built last; who builds has it locked.
 const OWNER: &str = "kiln-project";
 /// Names the folder of what is built.

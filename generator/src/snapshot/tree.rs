@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, fmt::Write as _, fs, io, path::Path};
 
 use sha2::{Digest, Sha256};
 
-use crate::tree::counted;
+use crate::display::counted;
 
 /// What stands for a carriage return in a snapshot.
 const CARRIAGE_RETURN: &str = "\u{240d}";

@@ -13,9 +13,10 @@ use burn::{module::Module, tensor::Device};
 use crate::{
     distribute::{
         FlatGradients, MergedMetric, Metric, ReduceOp, ReplicaContext, ReplicaState, Strategy,
-        ensure_split, has_running_statistics, load_parameters, load_running_statistics,
-        merge_metric_states, metric_results, metric_states, named_parameters, parameters, place,
-        replica_context, running_statistics,
+        TrainingLayers, ensure_split, has_running_statistics, load_parameters,
+        load_running_statistics, merge_metric_states, metric_results, metric_states,
+        named_parameters, parameters, place, replica_context, run_stages, running_statistics,
+        set_training_layers, training_layers,
     },
     task::{Metrics, Task, TrainState},
 };
@@ -176,6 +177,23 @@ pub fn register_trainable<T: Task>(trainable: T::Trainable) {
         registry.inference = None;
     });
     GLOBALS.with_borrow_mut(|globals| globals.access = Some(erased::Access::of::<T>()));
+    // The parameter server has a model and is no replica.
+    if let (Ok(replica), Ok(layers)) = (replica_context(), with_model::<T, _>(training_layers)) {
+        replica.set_draws_from_burn(layers.draws_from_burn());
+    }
+}
+
+/// Enables or disables, on this replica, the layers that differ in training, as by
+/// [`set_training_layers`], and returns those of the model.
+///
+/// # Errors
+/// No model is registered.
+pub fn enable_training_layers<T: Task>(enabled: bool) -> Result<TrainingLayers> {
+    let layers = with_model::<T, _>(training_layers)?;
+    update_model::<T>(|model| Ok(set_training_layers(model, enabled)))?;
+    let draws_from_burn = with_model::<T, _>(training_layers)?.draws_from_burn();
+    replica_context()?.set_draws_from_burn(draws_from_burn);
+    Ok(layers)
 }
 
 /// A copy of model and optimizers on `device`, with the same parameter ids and values, an autodiff graph of
@@ -292,6 +310,17 @@ pub fn inference_model<T: Task>() -> Result<T::Model> {
         "no model is prepared for inference on this thread: \
          `strategy.run_on_all(globals::prepare_inference)` does so after training",
     )
+}
+
+/// The predictions of `model` for a prepared batch: in the stages of the model under `model-parallel`.
+///
+/// # Errors
+/// No replica runs on this thread.
+pub fn predict<T: Task>(model: &T::Model, batch: &T::Batch) -> Result<T::Predictions> {
+    Ok(match replica_context()?.pipeline() {
+        Some(pipeline) => run_stages(model, T::STAGES, pipeline.devices(), batch).into(),
+        None => T::forward(model, batch),
+    })
 }
 
 /// The number of updates of the parameters so far.

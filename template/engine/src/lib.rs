@@ -10,6 +10,7 @@
 
 pub mod adam;
 pub mod checkpoint;
+pub mod contract;
 pub mod data;
 pub mod distribute;
 pub mod globals;
@@ -18,6 +19,7 @@ pub mod nadam;
 pub mod options;
 pub mod report;
 pub mod run_record;
+pub mod schedule;
 pub mod task;
 #[cfg(test)]
 mod test_task;

@@ -85,8 +85,9 @@ pub struct Options {
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
 
-    /// Folder of the data files [default: the data that came with the project].
-    #[arg(long, global = true, value_name = "DIR")]
+    /// Folder of the data files, also for the contract tests if it is in the environment [default: the data
+    /// that came with the project].
+    #[arg(long, global = true, value_name = "DIR", env = "TRAINING_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
     /// Folder for logs, pictures and checkpoints.

@@ -8,7 +8,7 @@ use crate::{
     data::Collate,
     distribute::{Activation, FlatGradients, Metric, NonFinite, ScheduledOptimizer, Stage},
     globals::Registry,
-    report::picture::Picture,
+    report::picture::Sample,
 };
 
 /// A task: its types, and the functions that the engine calls. A project implements it once.
@@ -17,6 +17,8 @@ pub trait Task: Sized + 'static {
     type Example: Clone + Send + 'static;
     /// The tensors of a replica's shard of a batch.
     type Batch: Collate<Example = Self::Example>;
+    /// The output of the model for a batch.
+    type Predictions: From<Activation>;
     /// The loss objects of a replica.
     type LossObjects: Clone + Send + 'static;
     /// The metrics of a split.
@@ -27,7 +29,7 @@ pub trait Task: Sized + 'static {
     type Trainable: TrainState<Model = Self::Model>;
 
     /// The pipeline stages of the model under `model-parallel`.
-    const STAGES: &'static [Stage<Self::Model>];
+    const STAGES: &'static [Stage<Self::Model, Self::Batch>];
 
     /// The validation metric that selects the best checkpoint.
     const BEST: Best;
@@ -47,15 +49,14 @@ pub trait Task: Sized + 'static {
         Ok(batch)
     }
 
-    /// The input of the first stage from a prepared batch, under `model-parallel`.
-    fn stage_input(batch: &Self::Batch) -> Activation;
+    /// The predictions of the whole model for a prepared batch.
+    fn forward(model: &Self::Model, batch: &Self::Batch) -> Self::Predictions;
 
-    /// The loss, shape `[1]`, from the output of the last stage, under `model-parallel`. Also updates the
-    /// training metrics.
+    /// The loss, shape `[1]`, from the predictions for a prepared batch. Also updates the training metrics.
     ///
     /// # Errors
-    /// The output does not match the batch.
-    fn stage_loss(output: Activation, batch: Self::Batch) -> Result<Tensor<1>>;
+    /// The predictions do not match the batch.
+    fn train_loss(predictions: Self::Predictions, batch: Self::Batch) -> Result<Tensor<1>>;
 
     /// Transforms the gradients, summed over replicas, before the update, as by clipping; false skips the
     /// update.
@@ -69,12 +70,12 @@ pub trait Task: Sized + 'static {
         true
     }
 
-    /// Draws an example as a picture with a caption, for the sheet of samples; `None` if it cannot be
-    /// shown.
+    /// Draws an example for the sheet of samples, with what belongs to it, such as a mask, in panels of
+    /// their own; `None` if it cannot be shown.
     ///
     /// # Errors
     /// The example cannot be drawn.
-    fn picture(_example: &Self::Example) -> Result<Option<(Picture, String)>> {
+    fn picture(_example: &Self::Example) -> Result<Option<Sample>> {
         Ok(None)
     }
 }

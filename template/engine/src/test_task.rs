@@ -15,7 +15,7 @@ use crate::{
     checkpoint::{Best, Goal},
     data::{Collate, Dataset, Datasets},
     distribute::{
-        Activation, FlatGradients, Gradients, Losses, Mean, Metric, NonFinite, ReplicaState,
+        FlatGradients, Gradients, Losses, Mean, Metric, NonFinite, ReplicaState,
         ScheduledOptimizer, Stage, Strategy, create_strategy, devices_of, replica_context,
     },
     globals::{self, Registry},
@@ -52,14 +52,15 @@ thread_local! {
 impl Task for Line {
     type Example = f32;
     type Batch = Points;
+    type Predictions = Tensor<2>;
     type LossObjects = ();
     type Metrics = Mean;
     type Model = Layers;
     type Trainable = Trainable;
 
-    const STAGES: &'static [Stage<Layers>] = &[Stage {
+    const STAGES: &'static [Stage<Layers, Points>] = &[Stage {
         layers: &["hidden", "output"],
-        forward: |model, x| model.forward(x.tensor()).into(),
+        forward: |model, batch, _| model.forward(batch.values.clone()).into(),
     }];
     const BEST: Best = Best {
         metric: "loss",
@@ -71,12 +72,12 @@ impl Task for Line {
         REGISTRY.with_borrow_mut(lend)
     }
 
-    fn stage_input(batch: &Points) -> Activation {
-        batch.0.clone().into()
+    fn forward(model: &Layers, batch: &Points) -> Tensor<2> {
+        model.forward(batch.values.clone())
     }
 
-    fn stage_loss(output: Activation, batch: Points) -> Result<Tensor<1>> {
-        loss(&output.tensor(), &batch)
+    fn train_loss(predictions: Tensor<2>, batch: Points) -> Result<Tensor<1>> {
+        loss(&predictions, &batch)
     }
 
     fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
@@ -91,8 +92,10 @@ impl Metrics for Mean {
 }
 
 /// `[batch, 2]`: twice the same coordinate.
-#[derive(Clone, Debug)]
-pub struct Points(pub Tensor<2>);
+#[derive(Module, Debug)]
+pub struct Points {
+    pub values: Tensor<2>,
+}
 
 impl Collate for Points {
     type Example = f32;
@@ -100,10 +103,10 @@ impl Collate for Points {
     fn collate(examples: Vec<f32>, device: &Device) -> Result<Self> {
         let len = examples.len();
         let values: Vec<f32> = examples.into_iter().flat_map(|x| [x, x]).collect();
-        Ok(Points(Tensor::from_data(
-            TensorData::new(values, [len, 2]),
-            device,
-        )))
+        let values = TensorData::new(values, [len, 2]);
+        Ok(Points {
+            values: Tensor::from_data(values, device),
+        })
     }
 }
 
@@ -218,8 +221,8 @@ pub fn datasets(options: &Options, examples: usize) -> Result<Datasets<f32>> {
 
 /// The replica's part of the loss of the global batch, shape `[1]`.
 fn loss(predictions: &Tensor<2>, batch: &Points) -> Result<Tensor<1>> {
-    let [rows, _] = batch.0.dims();
-    let labels = batch.0.clone().narrow(1, 0, 1).mul_scalar(3.0); // [batch, 1]
+    let [rows, _] = batch.values.dims();
+    let labels = batch.values.clone().narrow(1, 0, 1).mul_scalar(3.0); // [batch, 1]
     let squares = (predictions.clone() - labels).square().reshape([rows]); // [batch]
     Ok(squares.sum() / replica_context()?.examples_in_update().max(1) as f64)
 }
@@ -227,7 +230,7 @@ fn loss(predictions: &Tensor<2>, batch: &Points) -> Result<Tensor<1>> {
 /// One replica's losses and gradients for its share of a batch.
 pub fn train_step(batch: Points) -> Result<(Losses, Gradients)> {
     let model = globals::model::<Line>()?;
-    let loss = loss(&model.forward(batch.0.clone()), &batch)?;
+    let loss = loss(&model.forward(batch.values.clone()), &batch)?;
     let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
     Ok((
         Losses::new().with("loss", &loss),

@@ -70,7 +70,7 @@ fn merged<M: Metric + Clone>(
         .collect();
     let mut merged = metric;
     merge_metric_states(&mut [&mut merged], &states).unwrap();
-    assert_eq!(merged.count(), 61);
+    assert_eq!(merged.examples(), 61);
     merged
 }
 
@@ -184,7 +184,7 @@ fn what_is_not_defined_or_does_not_fit_is_told() {
             .is_err()
     );
     assert_eq!(
-        confusion.count(),
+        confusion.examples(),
         0,
         "nothing of what was refused is counted"
     );

@@ -1,5 +1,4 @@
 use anyhow::{Result, ensure};
-use burn::tensor::Tensor;
 use clap::Parser;
 use indexmap::IndexMap;
 use kiln_engine::{
@@ -10,7 +9,9 @@ use kiln_engine::{
 use training::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
     cli::Args,
+    dataset::Batch,
     globals,
+    loss::per_example_losses,
 };
 
 use crate::support::{contract, difference, set_up_replicas, values};
@@ -54,20 +55,21 @@ fn hooks_keep_the_examples_and_let_something_train() {
     contract("callbacks.hooks", || {
         let job = set_up_replicas(1)?;
         job.with_batch(5, |batch| {
-            let prepared = prepare_inputs(batch.clone())?;
-            let rows = prepared.features.dims()[0];
-            ensure!(rows == 5, "`prepare_inputs` makes {rows} of 5 examples");
-            let again = prepare_inputs(batch)?;
+            let losses = |batch: Batch| -> Result<Vec<f32>> {
+                let prepared = prepare_inputs(batch)?;
+                let predictions = globals::model()?.forward(&prepared);
+                let (predictions, prepared) = prepare_loss_inputs(predictions, prepared)?;
+                Ok(values(&per_example_losses(&predictions, &prepared)?))
+            };
+            let (first, again) = (losses(batch.clone())?, losses(batch)?);
             ensure!(
-                difference(&values(&prepared.features), &values(&again.features)) == 0.0,
-                "`prepare_inputs` gives another batch the second time"
+                first.len() == 5,
+                "`prepare_inputs` or `prepare_loss_inputs` makes {} of 5 examples",
+                first.len()
             );
-            let predictions = globals::model()?.forward(prepared.features.clone());
-            let (predictions, _) = prepare_loss_inputs(predictions, prepared)?;
-            let rows = rows_of(&predictions);
             ensure!(
-                rows == 5,
-                "`prepare_loss_inputs` makes {rows} of 5 predictions"
+                difference(&first, &again) == 0.0,
+                "`prepare_inputs` gives another batch the second time"
             );
             Ok(())
         })?;
@@ -78,10 +80,6 @@ fn hooks_keep_the_examples_and_let_something_train() {
         );
         Ok(())
     });
-}
-
-fn rows_of<const D: usize>(tensor: &Tensor<D>) -> usize {
-    tensor.dims()[0]
 }
 
 fn parameters_that_train(step: usize) -> Result<Vec<String>> {

@@ -8,15 +8,13 @@ use kiln_engine::{
 };
 use training::{cli::Args, globals, train::train};
 
-use crate::support::{contract, on_own_thread, set_up};
+use crate::support::{amounts, contract, on_own_thread, set_up};
 
 /// Two epochs, with a checkpoint after each step.
-const OPTIONS: [&str; 13] = [
+const OPTIONS: [&str; 11] = [
     "contract",
     "--epochs",
     "2",
-    "--batch-size",
-    "16",
     "--checkpoint-steps",
     "1",
     "--keep",
@@ -41,6 +39,7 @@ fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Train
     let output = output.to_owned();
     let mut more: Vec<String> = more.iter().map(|option| (*option).to_owned()).collect();
     more.push(format!("--steps-per-epoch={steps_per_epoch}"));
+    more.push(format!("--batch-size={}", amounts().batch));
     on_own_thread(move || {
         let folder = output.to_string_lossy().into_owned();
         let options = OPTIONS.iter().map(|option| (*option).to_owned());
@@ -138,7 +137,7 @@ fn training_starts_anew_where_there_is_nothing_to_resume() {
         );
         ensure!(
             globals::step() == 0,
-            "the thread of the test is no replica's"
+            "a thread without a replica counts steps"
         );
         Ok(())
     });

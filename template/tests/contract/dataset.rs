@@ -1,37 +1,47 @@
 use std::collections::HashSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use kiln_engine::{
+    contract::{ensure_image_shows_picture, ensure_panels_move_together},
     data::{Collate, stream},
     distribute::replica_context,
-    report::picture::sheet,
+    report::picture::sample_sheet,
 };
 use training::{
     cli::Args,
-    dataset::{Batch, Example, Examples, augment, picture, read_examples, split},
+    dataset::{Batch, Example, Examples, augment, create_datasets, picture, read_examples, split},
+    globals,
+    strategy::create_strategy,
 };
 
-use crate::support::{contract, difference, set_up_replicas, values};
+use crate::support::{contract, difference, losses, sample, set_up_replicas};
 
-fn read() -> Result<(Examples, Examples)> {
-    read_examples(&Args::try_parse_from(["contract"])?)
+/// Examples that are looked at one by one.
+const FEW: usize = 20;
+
+fn args() -> Result<Args> {
+    Ok(Args::try_parse_from(["contract"])?)
+}
+
+fn first(examples: &Examples, count: usize) -> Result<Vec<Example>> {
+    (0..count.min(examples.len()))
+        .map(|index| examples.get(index))
+        .collect()
 }
 
 fn all(examples: &Examples) -> Result<Vec<Example>> {
-    (0..examples.len())
-        .map(|index| examples.get(index))
-        .collect()
+    first(examples, examples.len())
 }
 
 #[test]
 fn examples_are_the_same_every_time() {
     contract("dataset.source", || {
-        let (first, again) = (read()?, read()?);
-        for (first, again) in [(first.0, again.0), (first.1, again.1)] {
-            ensure!(!first.is_empty(), "there are no examples");
+        let (before, again) = (sample(&args()?)?, sample(&args()?)?);
+        for (before, again) in [(before.0, again.0), (before.1, again.1)] {
+            ensure!(!before.is_empty(), "there are no examples");
             ensure!(
-                all(&first)? == all(&again)?,
+                first(&before, FEW)? == first(&again, FEW)?,
                 "a second reading gives other examples"
             );
         }
@@ -40,9 +50,41 @@ fn examples_are_the_same_every_time() {
 }
 
 #[test]
+fn examples_are_read_and_differ() {
+    contract("dataset.example", || {
+        let (examples, test) = sample(&args()?)?;
+        for examples in [first(&examples, FEW)?, first(&test, FEW)?] {
+            ensure!(
+                examples.len() < 2 || examples.iter().any(|example| *example != examples[0]),
+                "all examples are equal: does `Example` hold what tells them apart?"
+            );
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn all_examples_are_in_a_split() {
+    contract("dataset.split", || {
+        let (examples, test) = read_examples(&args()?)?;
+        globals::register_strategy(&create_strategy(&args()?)?, 1)?;
+        let datasets = create_datasets(&args()?)?;
+        let splits = [&datasets.train, &datasets.validation, &datasets.test];
+        let [training, validation, tested] = splits.map(|split| split.dataset().len());
+        ensure!(
+            training + validation == examples.len() && tested == test.len(),
+            "{} and {} examples make splits of {training}, {validation} and {tested}",
+            examples.len(),
+            test.len()
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn splits_are_disjoint_and_leave_nothing_out() {
     contract("dataset.split", || {
-        let examples = read()?.0;
+        let examples = sample(&args()?)?.0;
         let (training, validation) = split(examples.clone())?;
         ensure!(!training.is_empty(), "no example is left for training");
         ensure!(!validation.is_empty(), "no example is left for validation");
@@ -81,39 +123,50 @@ fn splits_are_disjoint_and_leave_nothing_out() {
 fn a_batch_holds_its_examples_in_order() {
     contract("dataset.batch", || {
         let job = set_up_replicas(1)?;
-        let examples = (0..3).map(|index| job.datasets.train.dataset().get(index));
-        let examples = examples.collect::<Result<Vec<_>>>()?;
+        let (alone, together) = job.losses_alone_and_together(8)?;
+        ensure!(
+            alone.len() == together.len(),
+            "a batch of {} examples has {} losses",
+            alone.len(),
+            together.len()
+        );
+        ensure!(
+            together.iter().all(|value| value.is_finite()),
+            "the losses of a batch are not finite: {together:?}"
+        );
+        ensure!(
+            difference(&alone, &together) < 1e-4,
+            "the loss of an example depends on its place or on the others in its batch: {alone:?} \
+             alone and {together:?} together"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_batch_holds_the_images_that_pictures_show() {
+    contract("dataset.batch", || {
+        let job = set_up_replicas(1)?;
+        let examples = first(job.datasets.train.dataset(), FEW)?;
         job.strategy.run_on_first(move |_| {
-            let device = replica_context()?.device().clone();
-            let features = |examples: &[Example]| -> Result<(usize, Vec<f32>)> {
-                let batch = Batch::collate(examples.to_vec(), &device)?;
-                Ok((batch.features.dims()[0], values(&batch.features)))
-            };
-            let (rows, together) = features(&examples)?;
-            ensure!(rows == 3, "the features of 3 examples have {rows} rows");
-            ensure!(
-                together.iter().all(|value| value.is_finite()),
-                "features are not finite"
-            );
-            let mut alone = Vec::new();
-            for example in &examples {
-                alone.extend(features(std::slice::from_ref(example))?.1);
+            let device = replica_context()?.device().clone().without_autodiff();
+            for example in examples {
+                let batch = Batch::collate(vec![example.clone()], &device)?;
+                if let (Some(images), Some(sample)) = (batch.images(), picture(&example)?) {
+                    let shown = sample.panels().first().context("no panel")?;
+                    ensure_image_shows_picture(images.squeeze_dim(0), shown)?;
+                }
             }
-            ensure!(
-                difference(&together, &alone) < 1e-6,
-                "the features of an example depend on its place or on the others in its batch"
-            );
             Ok(())
         })
     });
 }
 
 #[test]
-fn augmentation_repeats_and_keeps_examples_in_batches() {
+fn augmentation_repeats_and_makes_a_batch() {
     contract("dataset.augment", || {
         let job = set_up_replicas(1)?;
-        let examples = (0..3).map(|index| job.datasets.train.dataset().get(index));
-        let examples = examples.collect::<Result<Vec<_>>>()?;
+        let examples = first(job.datasets.train.dataset(), 3)?;
         let augmented = |seed| {
             let augmented = examples
                 .iter()
@@ -124,34 +177,49 @@ fn augmentation_repeats_and_keeps_examples_in_batches() {
             augmented(1)? == augmented(1)?,
             "the same random numbers give another example: draw all of them from `random`"
         );
-        let augmented = augmented(2)?;
-        job.strategy.run_on_first(move |_| {
-            let device = replica_context()?.device().clone();
-            let shape = |examples: Vec<Example>| -> Result<_> {
-                Ok(Batch::collate(examples, &device)?.features.dims())
-            };
-            let (before, after) = (shape(examples)?, shape(augmented)?);
+        for seed in 1..=5 {
+            let augmented = augmented(seed)?;
+            job.strategy.run_on_all(globals::prepare_inference)?;
+            let losses = job.strategy.run_on_first(move |replica| {
+                let device = replica.device().clone().without_autodiff();
+                losses(&Batch::collate(augmented.clone(), &device)?)
+            })?;
             ensure!(
-                before == after,
-                "examples make features {before:?}, and augmented ones {after:?}"
+                losses.len() == 3 && losses.iter().all(|loss| loss.is_finite()),
+                "3 augmented examples have the losses {losses:?}"
             );
-            Ok(())
-        })
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn augmentation_moves_all_parts_of_an_example_alike() {
+    contract("dataset.augment", || {
+        let examples = first(&sample(&args()?)?.0, FEW)?;
+        let mut errors = Vec::new();
+        for (example, seed) in examples.iter().cycle().zip(0..200) {
+            let augmented = augment(example.clone(), &mut stream("test", &[seed]))?;
+            if let (Some(before), Some(after)) = (picture(example)?, picture(&augmented)?) {
+                errors.extend(ensure_panels_move_together(&before, &after).err());
+            }
+        }
+        // Chance makes one of strong augmentations look like another, once in thousands of times.
+        match errors.len() {
+            0..3 => Ok(()),
+            _ => Err(errors.remove(0)),
+        }
     });
 }
 
 #[test]
 fn pictures_can_be_laid_out_on_a_sheet() {
     contract("dataset.picture", || {
-        let examples = read()?.0;
-        let some = (0..4.min(examples.len())).map(|index| picture(&examples.get(index)?));
-        let (pictures, captions): (Vec<_>, Vec<_>) = some
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .unzip();
-        if !pictures.is_empty() {
-            sheet(&pictures, 2, &captions)?;
+        let some = first(&sample(&args()?)?.0, 4)?;
+        let samples = some.iter().map(picture).collect::<Result<Vec<_>>>()?;
+        let samples: Vec<_> = samples.into_iter().flatten().collect();
+        if !samples.is_empty() {
+            sample_sheet(&samples, 2)?;
         }
         Ok(())
     });

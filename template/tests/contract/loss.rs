@@ -1,7 +1,7 @@
 use anyhow::{Context, ensure};
 use training::{globals, loss::per_example_losses, train::distributed_train_step};
 
-use crate::support::{EXAMPLES, contract, difference, on_own_thread, set_up_replicas, values};
+use crate::support::{amounts, contract, difference, on_own_thread, set_up_replicas, values};
 
 #[test]
 fn there_is_one_finite_loss_an_example() {
@@ -9,7 +9,7 @@ fn there_is_one_finite_loss_an_example() {
         let job = set_up_replicas(1)?;
         let losses_of = |examples| {
             job.with_batch(examples, |batch| {
-                let predictions = globals::model()?.forward(batch.features.clone());
+                let predictions = globals::model()?.forward(&batch);
                 Ok(values(&per_example_losses(&predictions, &batch)?))
             })
         };
@@ -39,7 +39,10 @@ fn parts_of_replicas_sum_to_the_loss_of_the_global_batch() {
         let losses = |replicas| {
             on_own_thread(move || {
                 let job = set_up_replicas(replicas)?;
-                let last = job.batches(EXAMPLES, 12)?.pop().context("no batch")?;
+                let last = job
+                    .batches(amounts().examples, 12)?
+                    .pop()
+                    .context("no batch")?;
                 let losses = distributed_train_step(last)?;
                 Ok(losses
                     .iter()

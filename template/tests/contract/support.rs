@@ -1,6 +1,6 @@
 use std::{
     panic,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, OnceLock},
     thread,
 };
 
@@ -11,24 +11,74 @@ use burn::{
 };
 use clap::Parser;
 use kiln_engine::{
-    data::{BatchOptions, Datasets, Remainder, Shard, Subset},
-    distribute::{PerReplica, Strategy},
+    data::{BatchOptions, Collate, Datasets, Remainder, Shard, Subset},
+    distribute::{PerReplica, Strategy, lock_generator, visible_devices},
+    globals::enable_training_layers,
 };
 use training::{
     cli::Args,
-    dataset::{Batch, Example, Examples, create_datasets},
-    globals,
-    loss::create_loss_objects,
+    dataset::{Batch, Example, Examples, augment, read_examples, split},
+    globals::{self, Project},
+    loss::{create_loss_objects, per_example_losses},
     metric::create_metrics,
     model::create_model_and_optimizer,
     strategy::create_strategy,
 };
 
-/// Burn's CPU generator is one for the process: only one model may be drawn at a time.
-static DRAWING: Mutex<()> = Mutex::new(());
+/// How much the tests compute on.
+pub struct Amounts {
+    /// Examples from the start of the training split.
+    pub examples: usize,
+    /// Examples in a global batch whose replicas are compared.
+    pub batch: usize,
+    /// Examples that are read of the files for training and validation, and of those for the test.
+    sample: [usize; 2],
+}
 
-/// Examples that the tests take from the start of the training split.
-pub const EXAMPLES: usize = 50;
+const OF_SMALL: Amounts = Amounts {
+    examples: 50,
+    batch: 11,
+    sample: [300, 100],
+};
+
+/// An image of 256 x 256 pixels takes a thousand times the time of a digit.
+const OF_LARGE: Amounts = Amounts {
+    examples: 4,
+    batch: 3,
+    sample: [20, 4],
+};
+
+/// Values of an image from which on it is large.
+const LARGE: usize = 10_000;
+
+/// The amounts for the examples of this task: fewer of large images, so that the tests take about as long.
+pub fn amounts() -> &'static Amounts {
+    static IS_LARGE: OnceLock<bool> = OnceLock::new();
+    match IS_LARGE.get_or_init(|| has_large_images().unwrap_or(false)) {
+        true => &OF_LARGE,
+        false => &OF_SMALL,
+    }
+}
+
+fn has_large_images() -> Result<bool> {
+    let examples = read_examples(&Args::try_parse_from(["contract"])?)?.0;
+    let device = visible_devices().remove(0).without_autodiff();
+    let batch = Batch::collate(vec![examples.get(0)?], &device)?;
+    let images = batch.images().map(|images| images.shape().num_elements());
+    Ok(images.is_some_and(|values| values > LARGE))
+}
+
+/// The examples of `read_examples`; of many, some at equal distances.
+pub fn sample(args: &Args) -> Result<(Examples, Examples)> {
+    let (examples, test) = read_examples(args)?;
+    let some = |examples: Examples, most: usize| -> Result<Examples> {
+        let (len, count) = (examples.len(), examples.len().min(most));
+        let indices = (0..count).map(|number| number * len / count).collect();
+        Ok(Arc::new(Subset::new(examples, indices)?))
+    };
+    let [most, most_of_test] = amounts().sample;
+    Ok((some(examples, most)?, some(test, most_of_test)?))
+}
 
 /// Checks what must hold at the site `id`, on a thread with globals of its own.
 #[track_caller]
@@ -66,14 +116,18 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     globals::register_strategy(&strategy, args.options.batch_size)?;
     strategy.scope(|_| Ok(create_loss_objects()))?;
     strategy.scope(|_| Ok(create_metrics()))?;
-    let datasets = create_datasets(&args)?;
-    let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
-    strategy.scope(move |device| create_model_and_optimizer(&args, device))?;
+    let (examples, test) = sample(&args)?;
+    let (train, validation) = split(examples)?;
+    let datasets = Datasets::distribute(&args.options, [train, validation, test], augment)?;
+    let updates = datasets.updates(&args.options);
+    // Burn's CPU generator is one for the process, and other tests draw from it, too.
+    let _generator = lock_generator();
+    strategy.scope(move |device| create_model_and_optimizer(&args, updates, device))?;
     Ok(Job { strategy, datasets })
 }
 
-/// Sets up a job of `replicas` replicas with about 12 examples in a global batch. Nothing is dropped
-/// at random, so that replicas can be compared.
+/// Sets up a job of `replicas` replicas with about 12 examples in a global batch. Random layers and batch
+/// normalisation act as in validation, so that replicas can be compared.
 pub fn set_up_replicas(replicas: usize) -> Result<Job> {
     let (replicas, batch_size) = (replicas.to_string(), (12 / replicas).max(1).to_string());
     let job = set_up(&[
@@ -84,10 +138,17 @@ pub fn set_up_replicas(replicas: usize) -> Result<Job> {
         "--batch-size",
         &batch_size,
     ])?;
-    job.strategy.run_on_all(|replica| {
-        replica.set_dropout(false);
-        Ok(())
-    })?;
+    let layers = job
+        .strategy
+        .run_on_first(|_| enable_training_layers::<Project>(false))?;
+    job.strategy
+        .run_on_all(|_| enable_training_layers::<Project>(false).map(drop))?;
+    if !layers.is_empty() {
+        eprintln!(
+            "these layers act as in validation, so that replicas can be compared: {}",
+            [layers.random, layers.normalising].concat().join(", ")
+        );
+    }
     Ok(job)
 }
 
@@ -138,11 +199,33 @@ impl Job {
             .context("no replica has examples")
     }
 
+    /// The losses of the first `examples` training examples, each as a batch of its own, and all in one.
+    pub fn losses_alone_and_together(&self, examples: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+        self.strategy.run_on_all(globals::prepare_inference)?;
+        let losses = |batch: Batch| losses(&batch.valid());
+        let mut alone = Vec::new();
+        for shards in self.batches(examples, 1)? {
+            let outputs = self.strategy.run(shards, move |shard| {
+                shard.load()?.map_or(Ok(Vec::new()), losses)
+            })?;
+            alone.extend(outputs.into_iter().flatten());
+        }
+        Ok((alone, self.with_batch(examples, losses)?))
+    }
+
     /// The parameters of the first replica, one after the other.
     pub fn parameters(&self) -> Result<Vec<f32>> {
         self.strategy
             .run_on_first(|_| Ok(flatten(&globals::model()?)))
     }
+}
+
+/// The losses of the examples of a batch, with the inference model of this replica.
+pub fn losses(batch: &Batch) -> Result<Vec<f32>> {
+    Ok(values(&per_example_losses(
+        &globals::predict(batch)?,
+        batch,
+    )?))
 }
 
 /// A job keeps its globals in the thread that sets it up.

@@ -17,7 +17,7 @@ use training::{
     train::distributed_train_step,
 };
 
-use crate::support::{EXAMPLES, Job, contract, on_own_thread, set_up_replicas};
+use crate::support::{Job, amounts, contract, on_own_thread, set_up_replicas};
 
 /// The losses and the gradients, summed over replicas, of an update.
 #[derive(Default)]
@@ -212,8 +212,9 @@ fn ensure_same_training(
 fn replicas_train_to_the_weights_of_one() {
     contract("train.step", || {
         // A global batch that does not divide by the replicas, and a last one of every size.
-        for last in 1..=11 {
-            ensure_same_training(&[2, 3, 4], 22 + last, 11)?;
+        let batch = amounts().batch;
+        for last in 1..=batch {
+            ensure_same_training(&[2, 3, 4], batch + last, batch)?;
         }
         Ok(())
     });
@@ -224,13 +225,13 @@ fn more_replicas_than_examples_train_to_the_weights_of_one() {
     contract("train.step", || ensure_same_training(&[4], 3, 8));
 }
 
-/// The updates of one pass over 50 examples.
+/// The updates of one pass over the first examples.
 fn accumulated(batch: usize, accumulate: usize) -> Result<Vec<Update>> {
     on_own_thread(move || {
         let updates = Updates::new(set_up_replicas(2)?)?;
         let job = &updates.job;
         let dataset = Arc::clone(job.datasets.train.dataset());
-        let first: Examples = Arc::new(Subset::new(dataset, (0..EXAMPLES).collect())?);
+        let first: Examples = Arc::new(Subset::new(dataset, (0..amounts().examples).collect())?);
         let options = BatchOptions {
             global_batch_size: batch,
             seed: 42,
@@ -282,8 +283,10 @@ fn kept_gradients(job: &Job) -> Result<Vec<Vec<f32>>> {
 #[test]
 fn accumulated_batches_train_as_one_large_batch() {
     contract("train.step", || {
-        let what = "three batches of 6 that are accumulated train otherwise than one of 18";
-        ensure_same(&accumulated(18, 1)?, &accumulated(6, 3)?, what)
+        let batch = amounts().batch / 2 + 1;
+        let what =
+            "three batches that are accumulated train otherwise than one three times as large";
+        ensure_same(&accumulated(3 * batch, 1)?, &accumulated(batch, 3)?, what)
     });
 }
 

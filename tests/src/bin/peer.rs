@@ -7,7 +7,10 @@
 use std::{error::Error, path::PathBuf};
 
 use cargo_generate::{GenerateArgs, TemplatePath, Vcs};
-use kiln::{name::Name, option::Answers, template::Template};
+use kiln::{
+    name::Name,
+    template::{Template, answers::Answers},
+};
 
 fn main() {
     let mut args = std::env::args().skip(1);

@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, fs, process::ExitCode};
 
-use kiln::history::Release;
+use kiln::template::history::Release;
 use kiln_tests::repository;
 use sha2::{Digest, Sha256};
 

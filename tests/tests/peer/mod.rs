@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use kiln::option::Answers;
+use kiln::template::answers::Answers;
 use kiln_tests::{Tree, diff, read_tree};
 use tempfile::TempDir;
 

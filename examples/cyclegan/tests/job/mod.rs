@@ -35,8 +35,8 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     strategy.scope(|_| Ok(create_loss_objects()))?;
     strategy.scope(|_| Ok(create_metrics()))?;
     let datasets = create_datasets(&args)?;
-    let settings = args.clone();
-    strategy.scope(move |device| create_model_and_optimizer(&settings, device))?;
+    let (settings, updates) = (args.clone(), datasets.updates(&args.options));
+    strategy.scope(move |device| create_model_and_optimizer(&settings, updates, device))?;
     Ok(Job {
         args,
         strategy,

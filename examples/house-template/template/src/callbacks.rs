@@ -1,10 +1,9 @@
 //! What is done around the steps of training.
 
 use anyhow::Result;
-use burn::tensor::Tensor;
 use kiln_engine::{distribute::Callbacks, report::Report};
 
-use crate::{cli::Args, dataset::Batch, globals::Project};
+use crate::{cli::Args, dataset::Batch, globals::Project, model::Predictions};
 
 /// Creates the callbacks, which run on the thread of `main` after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
@@ -22,14 +21,14 @@ pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
 
 // TODO(callbacks.hooks): Change what goes into a step.
 //   Now: batches and predictions stay as they are, and all parameters train.
-//   Shapes: those of a batch, predictions [batch, classes].
+//   Shapes: those of a batch and of predictions.
 /// Prepares a batch for the model, on the device, in training, validation and test.
 pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
     Ok(batch)
 }
 
 /// Prepares predictions and batch for the losses and metrics.
-pub fn prepare_loss_inputs(predictions: Tensor<2>, batch: Batch) -> Result<(Tensor<2>, Batch)> {
+pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Predictions, Batch)> {
     Ok((predictions, batch))
 }
 

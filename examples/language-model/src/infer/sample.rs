@@ -70,7 +70,7 @@ pub fn sample(
 fn next_logits(model: &Model, seen: &[u8], device: &Device) -> Vec<f64> {
     let bytes: Vec<i32> = seen.iter().map(|byte| i32::from(*byte)).collect();
     let data = TensorData::new(bytes, [1, seen.len()]);
-    let logits = model.forward(Tensor::<2, Int>::from_data(data, device)); // [1, time, 256]
+    let logits = model.logits(Tensor::<2, Int>::from_data(data, device)); // [1, time, 256]
     let last = logits.narrow(1, seen.len() - 1, 1); // [1, 1, 256]
     last.into_data().iter::<f64>().collect()
 }

@@ -233,7 +233,7 @@ impl Checkpoints {
         }
         ensure!(
             damaged.is_empty(),
-            "no checkpoint in {} is whole",
+            "no checkpoint in {} is complete",
             self.folder.display()
         );
         Ok((None, damaged))

@@ -81,7 +81,7 @@ pub fn insert_optimizers(files: &mut Files, trainable: &mut impl TrainState) -> 
 pub fn load_model<M: Module>(model: M, files: &Files) -> Result<M> {
     let record = ModuleRecord::from_bytes(bytes(files, MODEL)?).map_err(damaged(MODEL))?;
     let loaded = model.try_load_record(record);
-    loaded.map_err(|error| anyhow!("its model is not the one that src/model.rs makes: {error}"))
+    loaded.map_err(|error| anyhow!("it does not match the model in src/model.rs: {error}"))
 }
 
 /// Loads the model and the states of all optimizers from `files`.

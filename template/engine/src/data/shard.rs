@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use burn::tensor::Device;
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
 
 use super::{Augment, BatchInfo, BatchOptions, dataset::Shared, stream};
 use crate::{
@@ -15,10 +18,11 @@ use crate::{
     report::profile::{Phase, span},
 };
 
-/// A batch that is collated from examples.
+/// A batch that is collated from examples: a struct of tensors that derives `Module`, so that it moves
+/// between devices; other fields are marked `#[module(skip)]`.
 ///
 /// Source: `collate_fn` of PyTorch's `DataLoader`.
-pub trait Collate: Sized {
+pub trait Collate: Module {
     /// An element of the dataset.
     type Example;
 
@@ -27,6 +31,12 @@ pub trait Collate: Sized {
     /// # Errors
     /// The examples do not fit into one batch, as with different shapes.
     fn collate(examples: Vec<Self::Example>, device: &Device) -> Result<Self>;
+
+    /// The images `[batch, channels, height, width]` that the model gets, if examples are images. Contract
+    /// tests compare them with the pictures of the examples.
+    fn images(&self) -> Option<Tensor<4>> {
+        None
+    }
 }
 
 /// The position of an example.

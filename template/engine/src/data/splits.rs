@@ -19,6 +19,11 @@ pub struct Datasets<E> {
 }
 
 impl<E: Send + 'static> Datasets<E> {
+    /// The updates of the parameters in a whole training of `--epochs` epochs.
+    pub fn updates(&self, options: &Options) -> usize {
+        options.epochs.saturating_mul(self.train.steps_per_epoch())
+    }
+
     /// Batches the training, validation and test splits by the global batch size, and shards each batch
     /// over the replicas. `augment` transforms training examples at random, anew in every epoch.
     ///

@@ -273,6 +273,7 @@ mod tests {
             name: "accuracy".to_owned(),
             value: 0.75,
             examples: 8,
+            observations: 8,
         }];
         let validation = IndexMap::from([("loss".to_owned(), 0.25)]);
         let mut seen = Vec::new();

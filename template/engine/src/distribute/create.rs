@@ -75,7 +75,7 @@ fn ensure_options_fit(options: &Options) -> Result<()> {
     let strategy = options.strategy;
     ensure!(
         options.max_staleness.is_none() || strategy == StrategyKind::ParameterServer,
-        "--max-staleness is for --strategy parameter-server: with others no gradient is late"
+        "--max-staleness is for --strategy parameter-server: other strategies have no staleness"
     );
     let sums = [
         StrategyKind::Mirrored,

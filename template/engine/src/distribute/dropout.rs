@@ -9,8 +9,9 @@ use super::replica_context;
 
 /// Sets values to zero at random while training, and scales the others up to keep their mean.
 ///
-/// Burn's own layer draws from one generator of the whole process, in the order in which replicas
-/// come. This one draws from the stream of its replica, so the same run repeats bit for bit.
+/// As `burn::nn::Dropout`, but for the generator: this layer draws from that of its replica, so that
+/// replicas need not take turns, as they do with the generator of Burn (see
+/// [`forward_pass`](super::forward_pass)).
 ///
 /// Source: N. Srivastava and others, "Dropout: a simple way to prevent neural networks from
 /// overfitting", JMLR 15, 2014.
@@ -42,9 +43,6 @@ impl Dropout {
         }
         let scale = (1.0 / (1.0 - probability)) as f32;
         let replica = replica_context().expect("dropout draws from the stream of its replica");
-        if !replica.has_dropout() {
-            return input;
-        }
         let mask: Vec<f32> = replica.with_random(|random| {
             let mut draw = || f32::from(!random.random_bool(probability)) * scale;
             (0..input.shape().num_elements()).map(|_| draw()).collect()

@@ -34,6 +34,15 @@ impl Reduction {
     }
 }
 
+/// The sum over all but the batch dimension: from `[batch, ..]` to `[batch]`.
+pub(super) fn sum_per_example<const D: usize>(values: Tensor<D>) -> Tensor<1> {
+    let batch = values.dims()[0];
+    match D {
+        1 => values.reshape([batch]), // [batch]
+        _ => values.flatten::<2>(1, D - 1).sum_dim(1).reshape([batch]), // [batch]
+    }
+}
+
 /// The sum of a replica's losses `[batch]` over `denominator`, the examples of the global batch;
 /// the sum over replicas is then the mean over the global batch. Shape `[1]`.
 ///

@@ -59,6 +59,8 @@ mod tests {
     use anyhow::bail;
     use burn::tensor::Tensor;
 
+    use burn::module::Module;
+
     use super::*;
     use crate::{
         data::{BatchInfo, BatchOptions, Collate, Dataset, Epoch, Remainder, Shard},
@@ -123,13 +125,14 @@ mod tests {
         }
     }
 
-    struct Batch;
+    #[derive(Module, Debug)]
+    struct Batch {}
 
     impl Collate for Batch {
         type Example = usize;
 
         fn collate(_: Vec<usize>, _: &Device) -> Result<Self> {
-            Ok(Batch)
+            Ok(Batch {})
         }
     }
 

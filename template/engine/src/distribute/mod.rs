@@ -9,6 +9,7 @@ mod callbacks;
 mod collective;
 mod create;
 mod cross_device_ops;
+mod cross_entropy;
 mod devices;
 mod dropout;
 mod gradients;
@@ -26,6 +27,7 @@ mod per_replica;
 mod pipeline;
 mod polling;
 mod queues;
+mod random_layers;
 mod read;
 #[cfg(feature = "remote")]
 mod remote;
@@ -44,14 +46,15 @@ pub use callbacks::{CallbackContext, Callbacks};
 pub use collective::{Collective, CrossDevice};
 pub use create::{create_strategy, devices_of};
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory, add};
+pub use cross_entropy::SparseCategoricalCrossentropy;
 pub use devices::{chosen_devices, is_cpu, visible_devices};
 pub use dropout::Dropout;
 pub use gradients::{FlatGradients, Gradients, NonFinite};
 pub use launch::launch;
 pub use loss::{Losses, Reduction, compute_average_loss, scale_regularization_loss};
 pub use metric::{
-    AreaUnderRoc, ConfusionMatrix, Mean, MergedMetric, Metric, MetricStates, mean_absolute_error,
-    mean_squared_error, merge_metric_states, metric_results, metric_states,
+    AreaUnderRoc, ConfusionMatrix, Mean, MergedMetric, Metric, MetricStates, Statistic,
+    mean_absolute_error, mean_squared_error, merge_metric_states, metric_results, metric_states,
     sparse_categorical_accuracy, sparse_top_k_categorical_accuracy,
 };
 pub use mirrored::MirroredStrategy;
@@ -62,7 +65,10 @@ pub use optimizer::ScheduledOptimizer;
 pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterServerStrategy};
 pub use parameters::{hash_parameters, load_parameters, named_parameters, parameters};
 pub use per_replica::PerReplica;
-pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, place};
+pub use pipeline::{Activation, Pipeline, PipelinedStep, Stage, ensure_split, place, run_stages};
+pub use random_layers::{
+    ForwardPass, TrainingLayers, forward_pass, lock_generator, set_training_layers, training_layers,
+};
 pub use read::read_all;
 pub use remote::{connect_servers, serve};
 pub(crate) use replica::panic_message;

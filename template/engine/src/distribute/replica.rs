@@ -58,8 +58,8 @@ pub struct ReplicaContext {
     pipeline: Option<Pipeline>,
     /// Micro-batches into which this replica's shard of the batch is split.
     parts: Cell<usize>,
-    /// Whether dropout is enabled in training.
-    dropout: Cell<bool>,
+    /// Whether random layers of the model draw from the generator of Burn.
+    draws_from_burn: Cell<bool>,
     /// Nanoseconds that replicas of this process spent reading examples that were not prefetched.
     reading: Arc<AtomicU64>,
 }
@@ -76,7 +76,7 @@ pub fn replica_context() -> Result<Rc<ReplicaContext>> {
     CONTEXT.with_borrow(|context| {
         context
             .clone()
-            .context("this thread is no replica's: call this from within `strategy.run`")
+            .context("no replica runs on this thread: call this from within `strategy.run`")
     })
 }
 
@@ -168,15 +168,12 @@ impl ReplicaContext {
         self.role.describe(self.rank, self.num_replicas)
     }
 
-    /// Enables dropout, the default, or disables it. Replicas drop different values, so results of several
-    /// replicas equal those of one, up to rounding, only without dropout.
-    pub fn set_dropout(&self, on: bool) {
-        self.dropout.set(on);
+    pub(crate) fn set_draws_from_burn(&self, draws: bool) {
+        self.draws_from_burn.set(draws);
     }
 
-    /// Whether dropout is enabled.
-    pub fn has_dropout(&self) -> bool {
-        self.dropout.get()
+    pub(super) fn draws_from_burn(&self) -> bool {
+        self.draws_from_burn.get()
     }
 
     pub(crate) fn begin_batch(&self, batch: BatchInfo) {
@@ -366,7 +363,7 @@ impl ReplicaThreads {
                 parameter_server: RefCell::default(),
                 pipeline,
                 parts: Cell::new(1),
-                dropout: Cell::new(true),
+                draws_from_burn: Cell::new(false),
                 reading,
             };
             jobs.push(start_thread(rank, cores, context)?);

@@ -56,19 +56,17 @@ pub fn train_shard<T: Task>(
     }
 }
 
-/// Trains a model in stages, through which parts of the batch follow each other.
+/// Trains a model in stages, through which micro-batches follow each other.
 fn pipelined_train_step<T: Task>(
     pipeline: &Pipeline,
     parts: Vec<T::Batch>,
 ) -> Result<(Losses, Gradients)> {
-    let _forward_and_backward = span(Phase::Forward);
     let parts = parts.into_iter().map(T::prepare_inputs);
     let parts = parts.collect::<Result<Vec<_>>>()?;
-    let inputs = parts.iter().map(T::stage_input).collect();
-    let mut step = pipeline.start(&globals::model::<T>()?, T::STAGES, inputs)?;
+    let mut step = pipeline.start(&globals::model::<T>()?, T::STAGES, &parts)?;
     let mut losses = Vec::new();
     for part in parts {
-        let loss = T::stage_loss(step.predict()?, part)?; // [1]
+        let loss = T::train_loss(step.predict()?.into(), part)?; // [1]
         step.backward(&loss)?;
         losses.push(Losses::new().with("loss", &loss));
     }

@@ -38,7 +38,7 @@ use crate::{
     task::Task,
 };
 use board::Board;
-use picture::Picture;
+use picture::{Picture, Sample, sample_sheet};
 use steps::StepLog;
 
 const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
@@ -210,14 +210,14 @@ impl Report {
         let model = globals::strategy()?.run_on_first(|_| globals::model::<T>());
         self.say(&summary::summarize(&model?));
         let examples = (0..examples.len().min(SAMPLES)).map(|index| examples.get(index));
-        let pictures = examples
+        let samples = examples
             .map(|example| T::picture(&example?))
             .collect::<Result<Vec<_>>>()?;
-        let (pictures, captions): (Vec<_>, Vec<_>) = pictures.into_iter().flatten().unzip();
-        if pictures.is_empty() {
+        let samples: Vec<Sample> = samples.into_iter().flatten().collect();
+        if samples.is_empty() {
             return Ok(());
         }
-        let sheet = picture::sheet(&pictures, SAMPLES_IN_A_ROW, &captions)?;
+        let sheet = sample_sheet(&samples, SAMPLES_IN_A_ROW)?;
         self.picture(0, "samples", &sheet)
     }
 

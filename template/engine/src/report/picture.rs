@@ -144,6 +144,68 @@ impl Picture {
     }
 }
 
+/// An example as pictures, with a caption: its image first, and beside it what belongs to the image,
+/// such as the mask of a segmentation.
+///
+/// The panels show one example, so an augmentation that moves the image must move the others as well:
+/// [`ensure_panels_move_together`](crate::contract::ensure_panels_move_together) compares them. Images
+/// that are augmented apart, such as the two of an unpaired translation, belong into one panel: join
+/// them with [`sheet`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// At least one.
+    panels: Vec<Picture>,
+    caption: String,
+}
+
+impl Sample {
+    /// A sample of one panel: the image of an example.
+    pub fn new(picture: Picture, caption: impl Into<String>) -> Self {
+        Sample {
+            panels: vec![picture],
+            caption: caption.into(),
+        }
+    }
+
+    /// Adds another panel of the same example on the right, such as its mask. It may have another size
+    /// and other channels than the image.
+    #[must_use]
+    pub fn beside(mut self, panel: Picture) -> Self {
+        self.panels.push(panel);
+        self
+    }
+
+    /// The panels from left to right, at least one.
+    pub fn panels(&self) -> &[Picture] {
+        &self.panels
+    }
+
+    /// The line below the panels.
+    pub fn caption(&self) -> &str {
+        &self.caption
+    }
+
+    /// The panels side by side as one picture, which is grey if all panels are.
+    ///
+    /// The gaps between panels, and the space below lower ones, are white.
+    pub fn joined(&self) -> Picture {
+        let height = self.panels.iter().map(Picture::height).max().unwrap_or(1);
+        let gap = height.div_ceil(GAPS_IN_HEIGHT);
+        let widths: usize = self.panels.iter().map(Picture::width).sum();
+        let width = widths + gap * (self.panels.len() - 1);
+        let mut canvas = Canvas::new(width, height, common_channels(&self.panels));
+        let mut left = 0;
+        for panel in &self.panels {
+            canvas.paste(panel, left, 0, 1);
+            left += panel.width + gap;
+        }
+        canvas.into()
+    }
+}
+
+/// The height of a sample, measured in gaps between its panels.
+const GAPS_IN_HEIGHT: usize = 28;
+
 /// Pixels between the pictures of a sheet and around them.
 const MARGIN: usize = 8;
 
@@ -163,6 +225,32 @@ const INK: u8 = 64;
 /// # Errors
 /// No pictures, no columns, or another number of captions.
 pub fn sheet(pictures: &[Picture], columns: usize, captions: &[String]) -> Result<Picture> {
+    lay_out(pictures, columns, captions, longest_side(pictures))
+}
+
+/// Lays samples out as [`sheet`] does, the panels of each side by side with its caption below.
+///
+/// # Errors
+/// No samples, or no columns.
+pub fn sample_sheet(samples: &[Sample], columns: usize) -> Result<Picture> {
+    let pictures: Vec<Picture> = samples.iter().map(Sample::joined).collect();
+    let captions: Vec<String> = samples.iter().map(|one| one.caption.clone()).collect();
+    let sides = samples.iter().map(|one| longest_side(&one.panels));
+    lay_out(&pictures, columns, &captions, sides.max().unwrap_or(1))
+}
+
+fn longest_side(pictures: &[Picture]) -> usize {
+    let sides = pictures.iter().map(|one| one.width.max(one.height));
+    sides.max().unwrap_or(1)
+}
+
+/// The sheet of [`sheet`], enlarged so that `side` pixels of a picture are well visible.
+fn lay_out(
+    pictures: &[Picture],
+    columns: usize,
+    captions: &[String],
+    side: usize,
+) -> Result<Picture> {
     ensure!(!pictures.is_empty(), "a sheet needs at least one picture");
     ensure!(columns > 0, "a sheet needs at least one column");
     ensure!(
@@ -171,7 +259,8 @@ pub fn sheet(pictures: &[Picture], columns: usize, captions: &[String]) -> Resul
         captions.len(),
         pictures.len()
     );
-    let layout = Layout::new(pictures, columns, !captions.is_empty());
+    let factor = (VISIBLE / side).max(1);
+    let layout = Layout::new(pictures, columns, factor, !captions.is_empty());
     let mut canvas = layout.canvas(pictures);
     for (index, picture) in pictures.iter().enumerate() {
         let (left, top) = layout.place(index);
@@ -181,13 +270,17 @@ pub fn sheet(pictures: &[Picture], columns: usize, captions: &[String]) -> Resul
             canvas.write(caption, left, caption_top, layout.cell_width);
         }
     }
-    let Canvas {
-        width,
-        height,
-        channels,
-        pixels,
-    } = canvas;
-    Picture::new(width, height, channels, pixels)
+    Ok(canvas.into())
+}
+
+/// The channels in which all of `pictures` can be drawn.
+fn common_channels(pictures: &[Picture]) -> Channels {
+    let all_gray = pictures.iter().all(|one| one.channels == Channels::Gray);
+    if all_gray {
+        Channels::Gray
+    } else {
+        Channels::Rgb
+    }
 }
 
 /// Where the pictures of a sheet stand, in pixels.
@@ -202,10 +295,9 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(pictures: &[Picture], columns: usize, captions: bool) -> Self {
+    fn new(pictures: &[Picture], columns: usize, factor: usize, captions: bool) -> Self {
         let largest = |side: fn(&Picture) -> usize| pictures.iter().map(side).max().unwrap_or(1);
         let (width, height) = (largest(Picture::width), largest(Picture::height));
-        let factor = (VISIBLE / width.max(height)).max(1);
         let columns = columns.min(pictures.len());
         Layout {
             columns,
@@ -231,20 +323,11 @@ impl Layout {
     }
 
     fn canvas(&self, pictures: &[Picture]) -> Canvas {
-        let gray = pictures
-            .iter()
-            .all(|picture| picture.channels == Channels::Gray);
-        let channels = if gray { Channels::Gray } else { Channels::Rgb };
         // Where the next picture after the last row and column would stand is the end.
         let (width, _) = self.place(self.columns - 1);
         let (_, height) = self.place(self.rows * self.columns);
         let width = width + self.cell_width + MARGIN;
-        Canvas {
-            width,
-            height,
-            channels,
-            pixels: vec![PAPER; width * height * channels.count()],
-        }
+        Canvas::new(width, height, common_channels(pictures))
     }
 }
 
@@ -256,7 +339,28 @@ struct Canvas {
     pixels: Vec<u8>,
 }
 
+impl From<Canvas> for Picture {
+    fn from(canvas: Canvas) -> Self {
+        Picture {
+            width: canvas.width,
+            height: canvas.height,
+            channels: canvas.channels,
+            pixels: canvas.pixels,
+        }
+    }
+}
+
 impl Canvas {
+    /// An empty canvas.
+    fn new(width: usize, height: usize, channels: Channels) -> Self {
+        Canvas {
+            width,
+            height,
+            channels,
+            pixels: vec![PAPER; width * height * channels.count()],
+        }
+    }
+
     fn set(&mut self, x: usize, y: usize, rgb: [u8; 3]) {
         let count = self.channels.count();
         let start = (y * self.width + x) * count;
@@ -453,6 +557,47 @@ mod tests {
             (1, 4),
             (2, 4)
         ]));
+    }
+
+    #[test]
+    fn panels_stand_side_by_side_with_space_between_and_below() {
+        let sample = Sample::new(gray(2, 2, 10), "a").beside(gray(1, 1, 20));
+        let joined = sample.joined();
+        assert_eq!((joined.width(), joined.height()), (4, 2));
+        assert_eq!(joined.channels(), Channels::Gray);
+        assert_eq!(joined.pixels(), [10, 10, 255, 20, 10, 10, 255, 255]);
+        assert_eq!(sample.panels(), [gray(2, 2, 10), gray(1, 1, 20)]);
+    }
+
+    #[test]
+    fn a_gray_mask_stands_beside_an_rgb_image() {
+        let red = Picture::new(1, 1, Channels::Rgb, vec![255, 0, 0]).unwrap();
+        let joined = Sample::new(red, "").beside(gray(1, 1, 7)).joined();
+        assert_eq!(joined.channels(), Channels::Rgb);
+        assert_eq!(joined.pixels(), [255, 0, 0, 255, 255, 255, 7, 7, 7]);
+    }
+
+    #[test]
+    fn a_sample_of_one_panel_is_that_picture() {
+        assert_eq!(Sample::new(gray(3, 2, 5), "").joined(), gray(3, 2, 5));
+    }
+
+    #[test]
+    fn a_sheet_of_samples_is_that_of_their_joined_panels_with_captions() {
+        let samples = [1, 2]
+            .map(|value| Sample::new(gray(4, 4, value), format!("{value}")).beside(gray(4, 4, 9)));
+        let pictures = [samples[0].joined(), samples[1].joined()];
+        let captions = samples.each_ref().map(|one| one.caption().to_string());
+        let expected = lay_out(&pictures, 1, &captions, 4).unwrap();
+        assert_eq!(sample_sheet(&samples, 1).unwrap(), expected);
+        assert!(sample_sheet(&[], 1).is_err());
+    }
+
+    #[test]
+    fn samples_are_enlarged_by_the_size_of_a_panel() {
+        let sample = Sample::new(gray(48, 48, 0), "").beside(gray(48, 48, 0));
+        let sheet = sample_sheet(&[sample], 1).unwrap();
+        assert_eq!(sheet.width(), 2 * (48 + 2 + 48) + 2 * MARGIN);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Predictions {
             row.insert("index".into(), json!(index));
             match serde_json::to_value(prediction)? {
                 Value::Object(fields) => row.extend(fields),
-                other => bail!("a prediction is no struct with fields, but {other}"),
+                other => bail!("a prediction must be a struct with named fields, not {other}"),
             }
             self.write_row(&row).context(CANNOT)?;
         }
@@ -334,6 +334,9 @@ mod tests {
         let mut predictions = Predictions::to(Box::new(io::sink()), Format::Csv);
         let error = predictions.write(Path::new("x"), 0, &[0.5]).unwrap_err();
         let message = error.to_string();
-        assert_eq!(message, "a prediction is no struct with fields, but 0.5");
+        assert_eq!(
+            message,
+            "a prediction must be a struct with named fields, not 0.5"
+        );
     }
 }

@@ -90,7 +90,7 @@ impl Metric for AreaUnderRoc {
         self.name
     }
 
-    fn count(&self) -> usize {
+    fn examples(&self) -> usize {
         self.pairs.len() / 2
     }
 
@@ -151,7 +151,7 @@ mod tests {
             let mut merged = counted(&of_both[..1]);
             merged.add_state(&counted(&of_both[1..]).state()).unwrap();
             assert_eq!(merged, whole, "merged of two replicas");
-            assert_eq!(whole.count(), 4);
+            assert_eq!(whole.examples(), 4);
         }
     }
 }

@@ -13,25 +13,27 @@ use crate::distribute::Reduction;
 ///
 /// Source: `tf.keras.metrics.sparse_categorical_accuracy`.
 pub fn sparse_categorical_accuracy(logits: &Tensor<2>, labels: &Tensor<1, Int>) -> Tensor<1> {
-    let (predicted, is_invalid) = predicted_classes(logits); // [batch] each
-    let correct = predicted.equal(labels.clone()).float(); // [batch]
-    correct.mask_fill(is_invalid, 0.0)
+    let (predicted, is_invalid) = predicted_classes(logits); // [batch, 1] each
+    let correct = predicted.squeeze_dim(1).equal(labels.clone()).float(); // [batch]
+    correct.mask_fill(is_invalid.squeeze_dim(1), 0.0)
 }
 
-/// The class of the largest logit of each example, and whether that is no valid prediction: one of
+/// The class of the largest logit of each observation, and whether that is no valid prediction: one of
 /// the logits is NaN, or the largest is infinite. Nothing is read from the device.
 ///
-/// Shapes: logits `[batch, classes]` in; `[batch]` twice out.
-pub(super) fn predicted_classes(logits: &Tensor<2>) -> (Tensor<1, Int>, Tensor<1, Bool>) {
-    let (largest, predicted) = nan_as_infinity(logits).max_dim_with_indices(1); // [batch, 1] each
-    (predicted.squeeze_dim(1), largest.is_inf().squeeze_dim(1))
+/// Shapes: logits `[batch, classes, ..]` in; `[batch, 1, ..]` twice out.
+pub(super) fn predicted_classes<const D: usize>(
+    logits: &Tensor<D>,
+) -> (Tensor<D, Int>, Tensor<D, Bool>) {
+    let (largest, predicted) = nan_as_infinity(logits).max_dim_with_indices(1); // [batch, 1, ..] each
+    (predicted, largest.is_inf())
 }
 
 /// The logits without what was recorded for gradients, and with infinity for NaN, which backends
 /// compare and sort differently.
-fn nan_as_infinity(logits: &Tensor<2>) -> Tensor<2> {
-    let logits = logits.clone().detach(); // [batch, classes]
-    let is_nan = logits.clone().is_nan(); // [batch, classes]
+fn nan_as_infinity<const D: usize>(logits: &Tensor<D>) -> Tensor<D> {
+    let logits = logits.clone().detach(); // [batch, classes, ..]
+    let is_nan = logits.clone().is_nan(); // [batch, classes, ..]
     logits.mask_fill(is_nan, f32::INFINITY)
 }
 

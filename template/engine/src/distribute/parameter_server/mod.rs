@@ -184,7 +184,7 @@ impl ParameterServerStrategy {
         match answer {
             Answer::Update(number) => flight.claimed = Some(number),
             Answer::Stop { after, reason } => flight.stop_after = Some((after, reason)),
-            Answer::Parameters { .. } => bail!("the parameter server answers what was not asked"),
+            Answer::Parameters { .. } => bail!("unexpected answer of the parameter server"),
             Answer::Failed(reason) => bail!("{reason}"),
         }
         Ok(())
@@ -438,7 +438,7 @@ impl ParameterServer {
         match self.ask(Request::Pull { replica })? {
             Answer::Parameters { step, values } => erased::load_at(step, &values),
             Answer::Failed(reason) => bail!("{reason}"),
-            _ => bail!("the parameter server answers what was not asked"),
+            _ => bail!("unexpected answer of the parameter server"),
         }
     }
 

@@ -18,7 +18,9 @@ use burn::{
     tensor::{Device, Tensor},
 };
 
-use super::{Gradients, ReplicaContext, ReplicaThreads, replica_context};
+use super::{
+    Gradients, ReplicaContext, ReplicaThreads, random_layers::forward_pass_of, replica_context,
+};
 
 pub use stage::{Activation, Stage, ensure_split, place};
 
@@ -66,21 +68,21 @@ impl Pipeline {
         &self.devices
     }
 
-    /// Starts the stages on the micro-batches of a batch; `inputs` are their features.
+    /// Starts the stages on the prepared micro-batches of a batch.
     ///
     /// # Errors
     /// The thread of a stage is gone, or no replica runs on this thread.
-    pub fn start<M: Module + Clone + Send + 'static>(
+    pub fn start<M: Module + Clone + Send + 'static, B: Module + 'static>(
         &self,
         model: &M,
-        stages: &'static [Stage<M>],
-        inputs: Vec<Activation>,
-    ) -> Result<PipelinedStep<M>> {
+        stages: &'static [Stage<M, B>],
+        micro_batches: &[B],
+    ) -> Result<PipelinedStep<M, B>> {
         let batch = replica_context()?.batch();
-        let parts = inputs.len();
+        let parts = micro_batches.len();
         let (senders, receivers): (Vec<_>, Vec<_>) = stages.iter().map(|_| channel()).unzip();
-        for input in inputs {
-            senders[0].send(Message::Forward(input))?;
+        for _ in micro_batches {
+            senders[0].send(Message::Forward(Activation::empty(&self.devices[0])))?;
         }
         let mut ends =
             stages
@@ -90,6 +92,7 @@ impl Pipeline {
                 .map(|(number, (stage, receiver))| StageEnds {
                     model: model.clone(),
                     forward: stage.forward,
+                    micro_batches: micro_batches.to_vec().into(),
                     device: self.devices[number].clone(),
                     messages: receiver,
                     earlier: number
@@ -126,6 +129,26 @@ impl Pipeline {
     }
 }
 
+/// The output of the last stage for a whole batch, without micro-batches, as in validation; `devices` has
+/// the device of each stage.
+pub fn run_stages<M, B: Module>(
+    model: &M,
+    stages: &[Stage<M, B>],
+    devices: &[Device],
+    batch: &B,
+) -> Activation {
+    let has_autodiff = batch.devices().iter().any(Device::is_autodiff);
+    let stages = stages.iter().zip(devices);
+    stages.fold(Activation::empty(&devices[0]), |x, (stage, device)| {
+        let device = match has_autodiff {
+            true => device.clone(),
+            false => device.clone().without_autodiff(),
+        };
+        let batch = batch.clone().to_device(&device);
+        (stage.forward)(model, &batch, x.on(&device))
+    })
+}
+
 /// A message to a stage.
 enum Message {
     /// The input for the next micro-batch.
@@ -142,9 +165,11 @@ fn stop(stage: &Sender<Message>) {
 }
 
 /// A stage in a step, with channels to the neighbouring stages.
-struct StageEnds<M: 'static> {
+struct StageEnds<M: 'static, B: 'static> {
     model: M,
-    forward: fn(&M, Activation) -> Activation,
+    forward: fn(&M, &B, Activation) -> Activation,
+    /// Those that are still to come.
+    micro_batches: VecDeque<B>,
     device: Device,
     messages: Receiver<Message>,
     earlier: Option<Sender<Message>>,
@@ -152,7 +177,7 @@ struct StageEnds<M: 'static> {
     gradients: GradientsAccumulator<M>,
 }
 
-impl<M: Module> StageEnds<M> {
+impl<M: Module, B: Module> StageEnds<M, B> {
     /// Runs the forward and backward passes of all micro-batches; `None` if another stage has failed.
     fn run(mut self, parts: usize) -> Result<Option<GradientsParams>> {
         let mut waiting = VecDeque::new();
@@ -160,7 +185,7 @@ impl<M: Module> StageEnds<M> {
         while done < parts {
             match self.messages.recv() {
                 Ok(Message::Forward(input)) => {
-                    let (start, output) = self.compute(input);
+                    let (start, output) = self.compute(input)?;
                     self.send(&self.next, Message::Forward(output.detached()));
                     waiting.push_back((start, output));
                 }
@@ -179,10 +204,13 @@ impl<M: Module> StageEnds<M> {
     }
 
     /// The input, as the leaf whose gradient goes to the previous stage, and the output.
-    fn compute(&self, input: Activation) -> (Activation, Activation) {
+    fn compute(&mut self, input: Activation) -> Result<(Activation, Activation)> {
         let start = input.begin_at(&self.inner_device(), self.earlier.is_some());
-        let output = (self.forward)(&self.model, start.clone());
-        (start, output)
+        let micro_batch = self.micro_batches.pop_front().context("a micro-batch")?;
+        let micro_batch = micro_batch.to_device(&self.device);
+        let _forward = forward_pass_of(&self.model)?;
+        let output = (self.forward)(&self.model, &micro_batch, start.clone());
+        Ok((start, output))
     }
 
     /// Accumulates the gradients of the parameters, and sends the gradient of the input to the previous
@@ -215,14 +243,14 @@ impl<M: Module> StageEnds<M> {
 }
 
 /// A pipelined training step, as seen by the last stage.
-pub struct PipelinedStep<M: Module + 'static> {
-    last: StageEnds<M>,
+pub struct PipelinedStep<M: Module + 'static, B: Module + 'static> {
+    last: StageEnds<M, B>,
     /// The input of the micro-batch that has no gradient yet.
     start: Option<Activation>,
     results: Vec<Receiver<Result<Option<GradientsParams>>>>,
 }
 
-impl<M: Module> PipelinedStep<M> {
+impl<M: Module, B: Module> PipelinedStep<M, B> {
     /// The output of the last stage for the next micro-batch.
     ///
     /// # Errors
@@ -230,7 +258,7 @@ impl<M: Module> PipelinedStep<M> {
     pub fn predict(&mut self) -> Result<Activation> {
         match self.last.messages.recv() {
             Ok(Message::Forward(input)) => {
-                let (start, output) = self.last.compute(input);
+                let (start, output) = self.last.compute(input)?;
                 self.start = Some(start);
                 Ok(output)
             }
@@ -271,7 +299,7 @@ impl<M: Module> PipelinedStep<M> {
     }
 }
 
-impl<M: Module> Drop for PipelinedStep<M> {
+impl<M: Module, B: Module> Drop for PipelinedStep<M, B> {
     fn drop(&mut self) {
         // Where this replica has failed, the others would wait for its gradients.
         self.last.earlier.iter().for_each(stop);
@@ -296,20 +324,30 @@ mod tests {
         third: Param<Tensor<1>>,
     }
 
-    const STAGES: &[Stage<Layers>] = &[
+    const STAGES: &[Stage<Layers, Features>] = &[
         Stage {
             layers: &["first"],
-            forward: |model, x| model.first.forward(x.tensor::<2>()).tanh().into(),
+            forward: |model, batch, _| model.first.forward(batch.values.clone()).tanh().into(),
         },
         Stage {
             layers: &["second"],
-            forward: |model, x| model.second.forward(x.tensor::<2>()).tanh().into(),
+            forward: |model, _, x| model.second.forward(x.tensor::<2>()).tanh().into(),
         },
         Stage {
             layers: &["third"],
-            forward: |model, x| (x.tensor::<2>() * model.third.val().unsqueeze()).into(),
+            forward: |model, _, x| (x.tensor::<2>() * model.third.val().unsqueeze()).into(),
         },
     ];
+
+    #[derive(Module, Debug)]
+    struct Features {
+        values: Tensor<2>,
+    }
+
+    fn micro_batches(device: &Device) -> Vec<Features> {
+        let parts = features(device).chunk(3, 0).into_iter();
+        parts.map(|values| Features { values }).collect()
+    }
 
     fn layers(device: &Device) -> Layers {
         Layers {
@@ -335,14 +373,12 @@ mod tests {
     fn step(
         context: &ReplicaContext,
         model: &Layers,
-        stages: &'static [Stage<Layers>],
+        stages: &'static [Stage<Layers, Features>],
     ) -> Result<Gradients> {
-        let parts = features(context.device()).chunk(3, 0);
-        let count = parts.len();
-        let parts = parts.into_iter().map(Activation::from).collect();
+        let parts = micro_batches(context.device());
         let pipeline = context.pipeline().context("a pipeline")?;
-        let mut step = pipeline.start(model, stages, parts)?;
-        for _ in 0..count {
+        let mut step = pipeline.start(model, stages, &parts)?;
+        for _ in &parts {
             let output = step.predict()?.tensor::<2>();
             step.backward(&output.square().sum())?;
         }
@@ -354,10 +390,11 @@ mod tests {
         let differences = strategy().run_on_all(|context| {
             let model = layers(context.device());
             let in_stages = FlatGradients::new(&model, step(context, &model, STAGES)?)?;
-            let mut x = Activation::from(features(context.device()));
-            for stage in STAGES {
-                x = (stage.forward)(&model, x);
-            }
+            let pipeline = context.pipeline().context("a pipeline")?;
+            let features = Features {
+                values: features(context.device()),
+            };
+            let x = run_stages(&model, STAGES, pipeline.devices(), &features);
             let loss = x.tensor::<2>().square().sum();
             let whole = GradientsParams::from_grads(loss.backward(), &model);
             let whole = FlatGradients::new(&model, Gradients::new().with(whole))?;
@@ -376,7 +413,7 @@ mod tests {
     }
 
     /// What a step with these stages fails with.
-    fn failure(stages: &'static [Stage<Layers>]) -> String {
+    fn failure(stages: &'static [Stage<Layers, Features>]) -> String {
         let result = strategy()
             .run_on_all(move |context| step(context, &layers(context.device()), stages).map(drop));
         format!("{:#}", result.unwrap_err())
@@ -384,19 +421,19 @@ mod tests {
 
     #[test]
     fn a_stage_that_fails_ends_the_step() {
-        const FIRST: &[Stage<Layers>] = &[
+        const FIRST: &[Stage<Layers, Features>] = &[
             Stage {
                 layers: &["first"],
-                forward: |_, _| panic!("no such weight"),
+                forward: |_, _, _| panic!("no such weight"),
             },
             STAGES[1],
             STAGES[2],
         ];
-        const MIDDLE: &[Stage<Layers>] = &[
+        const MIDDLE: &[Stage<Layers, Features>] = &[
             STAGES[0],
             Stage {
                 layers: &["second"],
-                forward: |_, x| x.tensor::<3>().into(),
+                forward: |_, _, x| x.tensor::<3>().into(),
             },
             STAGES[2],
         ];
@@ -404,7 +441,7 @@ mod tests {
         let message = failure(MIDDLE);
         assert!(
             message
-                .contains("a stage takes a tensor of rank 3, and the one before it gives [3, 3]"),
+                .contains("a stage takes a tensor of rank 3, and the one before it gives [[3, 3]]"),
             "{message}"
         );
     }
@@ -414,10 +451,9 @@ mod tests {
         let strategy = strategy();
         let result = strategy.run_on_all(|context| -> Result<()> {
             let model = layers(context.device());
-            let parts = features(context.device()).chunk(3, 0);
-            let parts = parts.into_iter().map(Activation::from).collect();
+            let parts = micro_batches(context.device());
             let pipeline = context.pipeline().context("a pipeline")?;
-            let mut step = pipeline.start(&model, STAGES, parts)?;
+            let mut step = pipeline.start(&model, STAGES, &parts)?;
             step.predict()?;
             bail!("no such label")
         });
@@ -430,13 +466,13 @@ mod tests {
 
     #[test]
     fn a_split_that_does_not_fit_the_model_is_refused() {
-        const UNKNOWN: &[Stage<Layers>] = &[Stage {
+        const UNKNOWN: &[Stage<Layers, Features>] = &[Stage {
             layers: &["fourth"],
-            forward: |_, x| x,
+            forward: |_, _, x| x,
         }];
-        const TWICE: &[Stage<Layers>] = &[Stage {
+        const TWICE: &[Stage<Layers, Features>] = &[Stage {
             layers: &["first", "second", "third", "first"],
-            forward: |_, x| x,
+            forward: |_, _, x| x,
         }];
         let error = |stages| {
             let model = layers(&Device::flex());

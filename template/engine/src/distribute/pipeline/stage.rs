@@ -6,11 +6,12 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 
-/// The activation that one stage passes to the next: a tensor of any rank.
+/// The activation that one stage passes to the next: one tensor of any rank, or several.
 #[derive(Clone)]
 pub struct Activation {
+    /// The values of all tensors, one after the other.
     values: Tensor<1>,
-    shape: Vec<usize>,
+    shapes: Vec<Vec<usize>>,
 }
 
 impl<const D: usize> From<Tensor<D>> for Activation {
@@ -18,8 +19,28 @@ impl<const D: usize> From<Tensor<D>> for Activation {
         let shape = tensor.dims();
         Activation {
             values: tensor.reshape([shape.iter().product::<usize>()]),
-            shape: shape.to_vec(),
+            shapes: vec![shape.to_vec()],
         }
+    }
+}
+
+/// Several tensors, taken apart again with [`Activation::split`].
+impl<const N: usize> From<[Activation; N]> for Activation {
+    fn from(activations: [Activation; N]) -> Self {
+        let (values, shapes): (Vec<_>, Vec<_>) = activations
+            .into_iter()
+            .map(|activation| (activation.values, activation.shapes))
+            .unzip();
+        Activation {
+            values: Tensor::cat(values, 0),
+            shapes: shapes.concat(),
+        }
+    }
+}
+
+impl<const D: usize> From<Activation> for Tensor<D> {
+    fn from(activation: Activation) -> Self {
+        activation.tensor()
     }
 }
 
@@ -31,15 +52,59 @@ impl<const D: usize> From<Tensor<D, Int>> for Activation {
 }
 
 impl Activation {
+    /// The input of the first stage, which reads the batch.
+    pub(super) fn empty(device: &Device) -> Self {
+        Activation {
+            values: Tensor::zeros([1], device),
+            shapes: Vec::new(),
+        }
+    }
+
     /// The activation as a tensor of rank `D`.
     ///
     /// # Panics
-    /// The activation has another rank.
+    /// The activation has another rank, or is several tensors.
     pub fn tensor<const D: usize>(self) -> Tensor<D> {
-        let shape: [usize; D] = self.shape.try_into().unwrap_or_else(|shape: Vec<usize>| {
-            panic!("a stage takes a tensor of rank {D}, and the one before it gives {shape:?}")
+        let shape = match &self.shapes[..] {
+            [shape] => <[usize; D]>::try_from(&shape[..]).ok(),
+            _ => None,
+        };
+        let shape = shape.unwrap_or_else(|| {
+            let shapes = &self.shapes;
+            panic!("a stage takes a tensor of rank {D}, and the one before it gives {shapes:?}")
         });
         self.values.reshape(shape)
+    }
+
+    /// The `N` tensors of the activation.
+    ///
+    /// # Panics
+    /// The activation has another number of tensors.
+    pub fn split<const N: usize>(self) -> [Activation; N] {
+        let shapes: [Vec<usize>; N] = self.shapes.try_into().unwrap_or_else(|shapes: Vec<_>| {
+            panic!(
+                "a stage takes {N} tensors, and the one before it gives {}",
+                shapes.len()
+            )
+        });
+        let mut start = 0;
+        shapes.map(|shape| {
+            let len = shape.iter().product();
+            let values = self.values.clone().narrow(0, start, len);
+            start += len;
+            Activation {
+                values,
+                shapes: vec![shape],
+            }
+        })
+    }
+
+    /// The activation on `device`.
+    pub(super) fn on(self, device: &Device) -> Self {
+        Activation {
+            values: self.values.to_device(device),
+            shapes: self.shapes,
+        }
     }
 
     /// A leaf with the same values on `device`, which is one without autodiff.
@@ -47,7 +112,7 @@ impl Activation {
         let values = Tensor::from_inner(self.values.inner().to_device(device));
         Activation {
             values: values.set_require_grad(has_gradient),
-            shape: self.shape,
+            shapes: self.shapes,
         }
     }
 
@@ -55,7 +120,7 @@ impl Activation {
     pub(super) fn detached(&self) -> Self {
         Activation {
             values: self.values.clone().inner(),
-            shape: self.shape.clone(),
+            shapes: self.shapes.clone(),
         }
     }
 
@@ -65,27 +130,28 @@ impl Activation {
 }
 
 /// A pipeline stage of a model, with a device of its own.
-pub struct Stage<M: 'static> {
+pub struct Stage<M: 'static, B: 'static> {
     /// Names of the model's fields that hold the layers of the stage.
     pub layers: &'static [&'static str],
-    /// The forward pass: from the output of the previous stage, or the features, to the input of the next.
-    pub forward: fn(&M, Activation) -> Activation,
+    /// The forward pass: from the prepared batch and the output of the previous stage, to the input of the
+    /// next. The first stage has the batch alone.
+    pub forward: fn(&M, &B, Activation) -> Activation,
 }
 
 // Derived, they would ask the same of the model.
-impl<M> Clone for Stage<M> {
+impl<M, B> Clone for Stage<M, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<M> Copy for Stage<M> {}
+impl<M, B> Copy for Stage<M, B> {}
 
 /// Checks that each parameter is in exactly one stage.
 ///
 /// # Errors
 /// A stage names a layer that the model lacks, or a layer is in no stage or in several.
-pub fn ensure_split<M: Module>(model: &M, stages: &[Stage<M>]) -> Result<()> {
+pub fn ensure_split<M: Module, B>(model: &M, stages: &[Stage<M, B>]) -> Result<()> {
     let layers = layers(model);
     let listed = layers.join(", ");
     for (number, stage) in stages.iter().enumerate() {
@@ -112,7 +178,7 @@ pub fn ensure_split<M: Module>(model: &M, stages: &[Stage<M>]) -> Result<()> {
 }
 
 /// Moves each layer to the device of its stage.
-pub fn place<M: Module>(model: M, stages: &[Stage<M>], devices: &[Device]) -> M {
+pub fn place<M: Module, B>(model: M, stages: &[Stage<M, B>], devices: &[Device]) -> M {
     let device_of = stages
         .iter()
         .zip(devices)

@@ -1,0 +1,210 @@
+//! `kiln add`: brings into a project what was not chosen when it was made.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Args;
+
+use super::{
+    output::{Format, print},
+    renew::{Project, RenewArgs, Source, renew},
+};
+use crate::{
+    error::{Error, Result, suggest},
+    project::{merge::Labels, record::Record},
+    template::{
+        Template,
+        answers::{Answers, Values},
+        option::{OptionKind, TemplateOption, Value},
+        values,
+    },
+};
+
+/// What people call a choice that the template calls otherwise.
+const ALIASES: [(&str, &str); 1] = [("mpi", "multi-worker-mirrored")];
+
+/// The arguments of `kiln add`.
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// An option as KEY=VALUE, or a value that only one option takes, such as `slurm`, or an option
+    /// with one other value, such as `tensorboard`.
+    #[arg(required = true, value_name = "OPTION")]
+    pub options: Vec<String>,
+    /// The project's folder.
+    #[arg(long, default_value = ".", value_name = "FOLDER")]
+    pub path: PathBuf,
+    /// The folder of your own template as it was when the project was made.
+    #[arg(long, value_name = "FOLDER")]
+    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub renew: RenewArgs,
+}
+
+/// Runs `kiln add`.
+///
+/// # Errors
+/// The folder holds no project of Kiln, or one of a template that is not known; an option is wrong; or
+/// what [`renew`] refuses.
+pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
+    let mut project = Project::open(&args.path, &args.renew)?;
+    let record = Record::read(&args.path)?;
+    // The template that the project was made from: `kiln update` brings that of today.
+    let source = Source::of_record(&record, args.from.as_deref())?;
+    let values = record.values(&source.template)?;
+    let was = Answers::complete(&source.template, record.name.clone(), values.clone())?;
+    let mut wanted = values;
+    let mut added = Vec::new();
+    for given in &args.options {
+        let (key, value) = resolve(&source.template, &was, given)?;
+        added.push(format!("{key}={value}"));
+        wanted.insert(key, value);
+    }
+    let is = Answers::complete(&source.template, record.name.clone(), wanted)?;
+    let added = added.join(" ");
+    if args.renew.format == Format::Text {
+        print(&format!("Adding {added} to `{}`\n", record.name.package()))?;
+    }
+    let labels = Labels {
+        mine: "yours",
+        base: &source.label,
+        new: &added,
+    };
+    let example = record.example.as_ref().map(|(name, _)| name.as_str());
+    renew(
+        &mut project,
+        &source.render(example, &was, &args.path)?,
+        &source.render(example, &is, &args.path)?,
+        labels,
+        &args.renew,
+    )
+}
+
+/// The option and the value that `given` stands for.
+fn resolve(template: &Template, answers: &Answers, given: &str) -> Result<(String, Value)> {
+    if given.contains('=') {
+        let mut values: Values = values::read(template, None, &[given.to_owned()])?;
+        return values
+            .pop()
+            .ok_or_else(|| Error::input(format!("`{given}` sets no option")));
+    }
+    if let Some(option) = template.option(given) {
+        return Ok((given.to_owned(), only_other(option, answers)?));
+    }
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == given);
+    let value = alias.map_or(given, |(_, value)| value);
+    let mut takers = choices(template).filter(|(_, choice)| *choice == value);
+    match (takers.next(), takers.next()) {
+        (Some((key, _)), None) => Ok((key.to_owned(), Value::Text(value.to_owned()))),
+        (Some((a, _)), Some((b, _))) => {
+            let error = Error::input(format!("more than one option takes `{value}`"));
+            Err(error.help(format!("write `{a}={value}` or `{b}={value}`")))
+        }
+        (None, _) => {
+            let names = template.options().iter().map(|option| option.name.as_str());
+            let all: Vec<_> = names
+                .chain(choices(template).map(|(_, value)| value))
+                .collect();
+            let error = Error::input(format!("there is nothing called `{given}` to add"));
+            Err(error.help(suggest(given, all, "what can be added")))
+        }
+    }
+}
+
+/// The words that need no `KEY=`, each with what it is: options with one other value, values that only
+/// one option takes, and what people call them otherwise.
+pub(super) fn words(template: &Template) -> Vec<(String, String)> {
+    let has_one_other = |option: &&TemplateOption| {
+        let values = option.values();
+        let others = values.iter().map(|now| others(option, Some(now)).len());
+        others.max() == Some(1)
+    };
+    let options = template.options().iter().filter(has_one_other);
+    let mut words: Vec<_> = options
+        .map(|option| (option.name.clone(), option.prompt.clone()))
+        .collect();
+    let count = |value: &str| {
+        choices(template)
+            .filter(|(_, other)| *other == value)
+            .count()
+    };
+    let is_word = |value: &str| count(value) == 1 && template.option(value).is_none();
+    let values = choices(template).filter(|(_, value)| is_word(value));
+    words.extend(values.map(|(key, value)| (value.to_owned(), format!("{key}={value}"))));
+    let aliases = ALIASES.iter().filter(|(_, value)| is_word(value));
+    words.extend(aliases.map(|(alias, value)| ((*alias).to_owned(), (*value).to_owned())));
+    words
+}
+
+/// All values of choices, each with its option.
+fn choices(template: &Template) -> impl Iterator<Item = (&str, &str)> {
+    template.options().iter().flat_map(|option| {
+        let choices = match &option.kind {
+            OptionKind::Choice(choices) => choices.as_slice(),
+            _ => &[],
+        };
+        let values = choices.iter().map(|choice| choice.value.as_str());
+        values.map(|value| (option.name.as_str(), value))
+    })
+}
+
+/// The value of an option that it has not now, where there is one such beside those that switch it off.
+fn only_other(option: &TemplateOption, answers: &Answers) -> Result<Value> {
+    let now = answers.get(&option.name);
+    match (others(option, now).as_slice(), now) {
+        ([value], _) => Ok(value.clone()),
+        ([], Some(now))
+            if !matches!(option.kind, OptionKind::Text { .. } | OptionKind::List(_)) =>
+        {
+            Ok(now.clone())
+        }
+        (others, _) => {
+            let message = format!("which value shall the option `{}` have?", option.name);
+            let ways = others
+                .iter()
+                .map(|value| format!("`{}={value}`", option.name));
+            let ways: Vec<_> = ways.collect();
+            Err(Error::input(message).help(match ways.as_slice() {
+                [] => format!("write `{}=VALUE`", option.name),
+                ways => format!("write {}", ways.join(" or ")),
+            }))
+        }
+    }
+}
+
+/// The values of an option that it has not now, beside those that switch it off.
+fn others(option: &TemplateOption, now: Option<&Value>) -> Vec<Value> {
+    let mut others = match option.kind {
+        OptionKind::Choice(_) | OptionKind::Flag => option.values(),
+        OptionKind::Text { .. } | OptionKind::List(_) => Vec::new(),
+    };
+    others.retain(|value| Some(value) != now && !is_off(value));
+    others
+}
+
+/// Whether a value means that there is nothing of the sort.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Text(text) => ["no", "none", "off"].contains(&text.as_str()),
+        Value::Flag(flag) => !flag,
+        Value::List(list) => list.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Name;
+
+    #[test]
+    fn every_word_can_be_added() {
+        let template = Template::embedded().unwrap();
+        let answers = Answers::defaults(&template, Name::parse("a").unwrap()).unwrap();
+        let words = words(&template);
+        for (word, _) in &words {
+            let added = resolve(&template, &answers, word);
+            assert!(added.is_ok(), "{word}: {added:?}");
+        }
+        let has = |word: &str| words.iter().any(|(one, _)| one == word);
+        assert!(["slurm", "tensorboard", "mpi"].into_iter().all(has));
+        assert!(!["none", "hardware", "description"].into_iter().any(has));
+    }
+}

@@ -1,0 +1,215 @@
+//! What programs print, kept in files, and the line in it that says what went wrong.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use crate::{
+    cli::process::Running,
+    error::{Error, Result},
+};
+
+/// Makes the folder of the logs, and removes older ones from it.
+///
+/// # Errors
+/// A folder cannot be made or read, or a file not be removed.
+pub(super) fn prepare(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|cause| Error::io("make the folder", folder, cause))?;
+    let entries =
+        fs::read_dir(folder).map_err(|cause| Error::io("read the folder", folder, cause))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.extension().is_some_and(|ending| ending == "log") {
+            fs::remove_file(&path).map_err(|cause| Error::io("remove", &path, cause))?;
+        }
+    }
+    Ok(())
+}
+
+/// The text of a file; what is no UTF-8 in it is replaced.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn read(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).map_err(|cause| Error::io("read", path, cause))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The file that keeps what the programs of a check print.
+pub(super) struct Log(PathBuf);
+
+impl Log {
+    pub(super) fn new(folder: &Path, check: &str) -> Self {
+        Self(folder.join(format!("{}.log", check.replace(' ', "-"))))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Starts a program that prints into the log.
+    ///
+    /// # Errors
+    /// The program cannot be started, or the log not be written.
+    pub(super) fn start(&self, command: Command, limit: Option<Duration>) -> Result<Running> {
+        let output = self.open(&command)?;
+        self.spawn(command, output, limit)
+    }
+
+    /// As [`start`](Self::start), with the standard output in a file of its own.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub(super) fn start_with(
+        &self,
+        command: Command,
+        output: &Path,
+        limit: Option<Duration>,
+    ) -> Result<Running> {
+        let file = File::create(output).map_err(|cause| Error::io("write", output, cause))?;
+        self.spawn(command, file, limit)
+    }
+
+    fn spawn(
+        &self,
+        mut command: Command,
+        output: File,
+        limit: Option<Duration>,
+    ) -> Result<Running> {
+        let errors = self.open(&command)?;
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let program = command.get_program().to_string_lossy().into_owned();
+        Running::start(command, limit).map_err(|cause| {
+            Error::system(format!("cannot run `{program}`: {cause}"))
+                .help("`kiln doctor` says what a project needs")
+        })
+    }
+
+    /// Opens the log at its end, after the command line where that is new.
+    fn open(&self, command: &Command) -> Result<File> {
+        let line = command_line(command);
+        self.append(&line)
+            .map_err(|cause| Error::io("write", &self.0, cause))
+    }
+
+    fn append(&self, line: &str) -> io::Result<File> {
+        let mut file = OpenOptions::new().create(true).append(true).open(&self.0)?;
+        let text = fs::read(&self.0)?;
+        if !text.ends_with(line.as_bytes()) {
+            file.write_all(line.as_bytes())?;
+        }
+        Ok(file)
+    }
+}
+
+fn command_line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    format!("$ {}\n", words.join(" "))
+}
+
+/// The first error of a compiler, with its place.
+pub(super) fn of_build(text: &str) -> Option<String> {
+    let mut lines = text.lines();
+    let error = lines.find(|line| line.starts_with("error"))?;
+    let place = lines
+        .take_while(|line| !line.trim().is_empty())
+        .find_map(|line| line.trim_start().strip_prefix("--> "));
+    Some(match place {
+        Some(place) => format!("{error} ({place})"),
+        None => error.to_owned(),
+    })
+}
+
+/// How many tests failed, the first of them, and what it said.
+pub(super) fn of_tests(text: &str) -> Option<String> {
+    let failed: Vec<&str> = text.lines().filter_map(failed_test).collect();
+    let Some(first) = failed.first() else {
+        return of_build(text);
+    };
+    let said = said_by(first, text).unwrap_or("it failed without a message");
+    let count = match failed.len() {
+        1 => String::new(),
+        count => format!("{count} tests failed, the first: "),
+    };
+    Some(format!("{count}{first}: {said}"))
+}
+
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+/// What a test said when it panicked.
+fn said_by<'t>(test: &str, text: &'t str) -> Option<&'t str> {
+    let heading = format!("---- {test} stdout ----");
+    let mut lines = text.lines().skip_while(|line| *line != heading).skip(1);
+    let mut section = lines.by_ref().take_while(|line| !line.starts_with("---- "));
+    section.find(|line| line.contains(" panicked at "))?;
+    section.next()
+}
+
+/// What a program said last of why it ended.
+pub(super) fn of_program(text: &str) -> Option<String> {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let error = lines.iter().rev().find(|line| line.starts_with("error: "));
+    let panic = || {
+        let at = lines
+            .iter()
+            .rposition(|line| line.contains(" panicked at "))?;
+        lines.get(at + 1).or(lines.get(at))
+    };
+    let last = || lines.last().filter(|line| !line.starts_with("$ "));
+    error.or_else(panic).or_else(last).map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_of_a_build_comes_with_its_place() {
+        let text = "$ cargo\n   Compiling a v0.1.0\nwarning: unused\n --> src/a.rs:1:1\n\n\
+                    error[E0425]: cannot find `x`\n   --> src/loss.rs:40:5\n    |\n\nerror: could not compile\n";
+        assert_eq!(
+            of_build(text).unwrap(),
+            "error[E0425]: cannot find `x` (src/loss.rs:40:5)"
+        );
+        let text = "error: no test target named `contract`\n\n  --> elsewhere\n";
+        assert_eq!(
+            of_build(text).unwrap(),
+            "error: no test target named `contract`"
+        );
+        assert_eq!(of_build("warning: x\n"), None);
+    }
+
+    #[test]
+    fn a_failed_test_comes_with_what_it_said() {
+        let text = "test a::b ... FAILED\ntest a::c ... ok\ntest a::d ... FAILED\n\n\
+                    ---- a::b stdout ----\n\nthread 'a::b' (7) panicked at tests/a.rs:1:2:\n\
+                    TODO(loss.compute): the parts differ\nnote: run with\n\n---- a::d stdout ----\n";
+        assert_eq!(
+            of_tests(text).unwrap(),
+            "2 tests failed, the first: a::b: TODO(loss.compute): the parts differ"
+        );
+        let text = "test a ... FAILED\n\n---- a stdout ----\nError: no\n\n---- b stdout ----\n\
+                    thread 'b' panicked at x:\nother\n";
+        assert_eq!(of_tests(text).unwrap(), "a: it failed without a message");
+    }
+
+    #[test]
+    fn a_program_is_quoted_with_its_last_error() {
+        let text = "$ program\nepoch 1\nerror: first\nerror: the second\nbye\n\n";
+        assert_eq!(of_program(text).unwrap(), "error: the second");
+        let text =
+            "epoch 1\nthread 'main' (1) panicked at src/main.rs:2:1:\nout of range\nnote: x\n";
+        assert_eq!(of_program(text).unwrap(), "out of range");
+        assert_eq!(of_program("epoch 1\n\n").unwrap(), "epoch 1");
+        assert_eq!(of_program("$ program\n"), None);
+    }
+}

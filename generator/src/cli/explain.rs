@@ -1,0 +1,204 @@
+//! `kiln explain`: what a site is for, what guards it, and a worked answer.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{Format, print};
+use crate::{
+    error::{Error, Result, suggest},
+    project::{
+        explain::{Answer, Code, Explainer, Explanation, Guard, State, Summary},
+        todo::SITES_FILE,
+    },
+    template::Template,
+};
+
+/// How many messages of a test are shown.
+const MESSAGES: usize = 4;
+
+/// The arguments of `kiln explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The site, such as `model.architecture`; without one, all are listed.
+    #[arg(value_name = "TODO-ID")]
+    pub id: Option<String>,
+    /// The project's folder [default: this one, where it is a project; else the template].
+    #[arg(long, value_name = "PROJECT")]
+    pub path: Option<PathBuf>,
+    /// Show the answer of this example [default: the one that tells most].
+    #[arg(long, value_name = "EXAMPLE", requires = "id")]
+    pub example: Option<String>,
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// Runs `kiln explain`.
+///
+/// # Errors
+/// There is no such site or no such answer, the folder holds no project, or a file cannot be read.
+pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    let template = Template::embedded()?;
+    let here = Path::new(".");
+    let project = match &args.path {
+        Some(path) => Some(path.as_path()),
+        None => Some(here).filter(|here| here.join(SITES_FILE).exists()),
+    };
+    let explainer = match project {
+        Some(root) => Explainer::of_project(&template, root)?,
+        None => Explainer::of_template(&template)?,
+    };
+    let Some(id) = &args.id else {
+        let summaries = explainer.summaries();
+        match args.format {
+            Format::Text => print(&list(&summaries))?,
+            Format::Json => print(&json(&summaries)?)?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut explanation = explainer.explain(id)?;
+    if let Some(example) = &args.example {
+        put_first(&mut explanation, example)?;
+    }
+    match args.format {
+        Format::Text => print(&text(&explanation))?,
+        Format::Json => print(&json(&explanation)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts the answer of an example before the others.
+fn put_first(explanation: &mut Explanation, example: &str) -> Result<()> {
+    let answers = &mut explanation.answers;
+    let found = answers.iter().position(|answer| answer.example == example);
+    let Some(at) = found else {
+        let id = &explanation.id;
+        let error = Error::input(format!("no example `{example}` changes `{id}`"));
+        let error = error.in_argument("--example", example, 0..example.len(), "has no answer");
+        let names: Vec<_> = answers.iter().map(|answer| &*answer.example).collect();
+        return Err(match &names[..] {
+            [] => error.help("no example changes it: its default is right for all of them"),
+            _ => error.help(suggest(example, names, "the examples that do")),
+        });
+    };
+    answers[..=at].rotate_right(1);
+    Ok(())
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|error| Error::system(format!("cannot write JSON: {error}")))
+}
+
+fn list(summaries: &[Summary]) -> String {
+    let width = summaries.iter().map(|site| site.id.len()).max();
+    let width = width.unwrap_or(0);
+    let mut text = String::new();
+    for site in summaries {
+        let state = match &site.state {
+            None => "",
+            Some(State::Done) => "done  ",
+            Some(State::Left { .. }) => "left  ",
+        };
+        let _ = writeln!(text, "{:width$}  {state}{}", site.id, site.what);
+    }
+    text.push_str("\nAll about one: `kiln explain TODO-ID`.\n");
+    text
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{}  {}", explanation.id, explanation.file);
+    let _ = writeln!(text, "  {}", explanation.what);
+    if let Some(now) = &explanation.now {
+        // What was written about the default says nothing of code that has replaced it.
+        let is_replaced = explanation.state == Some(State::Done) || explanation.current.is_some();
+        let title = if is_replaced {
+            "In the template"
+        } else {
+            "Now"
+        };
+        let _ = writeln!(text, "  {title}: {now}");
+    }
+    for (title, note) in &explanation.notes {
+        let _ = writeln!(text, "  {title}: {note}");
+    }
+    match &explanation.state {
+        None => {}
+        Some(State::Done) => text.push_str("  Done: its marker is gone.\n"),
+        Some(State::Left { file, line }) => {
+            let _ = writeln!(text, "  Left: its marker is at {file}:{line}.");
+        }
+    }
+    if let Some(command) = &explanation.command {
+        text.push_str("\nGuarded by:\n");
+        for guard in &explanation.tests {
+            write_guard(&mut text, guard);
+        }
+        let _ = writeln!(text, "Run just these: {command}");
+    }
+    if let Some(code) = &explanation.default {
+        write_code(&mut text, "The template has", code);
+    }
+    if let Some(code) = &explanation.current {
+        write_code(&mut text, "This project has", code);
+    }
+    write_answers(&mut text, explanation);
+    text
+}
+
+fn write_guard(text: &mut String, guard: &Guard) {
+    let line = guard.line.map_or(String::new(), |line| format!(":{line}"));
+    let _ = writeln!(text, "  {}  {}{line}", guard.name, guard.file);
+    if guard.line.is_none() {
+        text.push_str("    It is not there: this project has deleted or renamed it.\n");
+        return;
+    }
+    let _ = writeln!(text, "    {}", guard.says);
+    for message in guard.messages.iter().take(MESSAGES) {
+        let _ = writeln!(text, "    - fails with: {message}");
+    }
+    let more = guard.messages.len().saturating_sub(MESSAGES);
+    if more > 0 {
+        let _ = writeln!(text, "    - and {more} more");
+    }
+}
+
+fn write_code(text: &mut String, title: &str, code: &Code) {
+    let _ = writeln!(text, "\n{title}, at {}:{}:\n", code.file, code.line);
+    for line in code.code.lines() {
+        let _ = writeln!(text, "{}", format!("    {line}").trim_end());
+    }
+}
+
+fn write_answers(text: &mut String, explanation: &Explanation) {
+    let Some((first, others)) = explanation.answers.split_first() else {
+        if explanation.default.is_some() {
+            text.push_str("\nNo example changes it: its default is right for all of them.\n");
+        }
+        return;
+    };
+    let Answer {
+        example,
+        description,
+        code,
+    } = first;
+    let _ = writeln!(text, "\nA worked answer, of the example `{example}`:");
+    let _ = write!(text, "{description}.");
+    write_code(text, "It has", code);
+    if !others.is_empty() {
+        let names: Vec<_> = others.iter().map(|answer| &*answer.example).collect();
+        let _ = writeln!(
+            text,
+            "\nOther answers, with `--example`: {}",
+            names.join(", ")
+        );
+    }
+}

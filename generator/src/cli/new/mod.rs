@@ -1,0 +1,178 @@
+//! `kiln new`: makes a project.
+
+mod args;
+mod order;
+mod plain;
+mod prompt;
+mod quote;
+mod report;
+mod summary;
+mod wizard;
+
+use std::{
+    env,
+    ffi::OsStr,
+    io,
+    path::Path,
+    process::{Command, ExitCode, ExitStatus},
+};
+
+use super::{
+    folder,
+    output::{note, print},
+    terminal,
+};
+use crate::{
+    error::{Error, Result},
+    name::Name,
+    project,
+    template::{
+        answers::{Answers, Values},
+        example::Example,
+        option::Value,
+        values,
+    },
+};
+use order::{Order, PROPOSED};
+use plain::Plain;
+use report::{next_steps, report};
+use wizard::{Ask, Question};
+
+pub(crate) use args::NewArgs;
+
+/// What the question for the name is called. No option can be called so, as it is built in.
+const NAME: &str = "project-name";
+
+/// Runs `kiln new`.
+///
+/// # Errors
+/// The name, an option or the folder is wrong, or the file system, git or cargo fails.
+pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
+    let name = args.name.as_deref().map(Name::parse).transpose()?;
+    let template = folder::template(args.template.as_deref())?;
+    let example = args.example.as_deref();
+    let example = example
+        .map(|name| Example::embedded(&template, name))
+        .transpose()?;
+    let order = Order {
+        args,
+        template: &template,
+        example: example.as_ref(),
+        given: values::read(&template, args.values.as_deref(), &args.define)?,
+    };
+    order.check(name.as_ref())?;
+    let asks = !args.yes && !args.dry_run && terminal::is_interactive();
+    let answers = match name {
+        name if asks => ask(&order, name)?.ok_or_else(Error::cancelled)?,
+        Some(name) => order.answers(name, Values::new())?,
+        None => return Err(no_name()),
+    };
+    if args.dry_run {
+        print(&summary::dry_run(&order, &answers)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    make(&order, &answers)
+}
+
+/// Asks for the name, if it is missing, and for the open options.
+fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
+    let mut questions: Vec<Question<'_>> = Vec::new();
+    if name.is_none() {
+        questions.push(name_question(order)?);
+    }
+    questions.extend(order.open().map(Question::of));
+    let answers = |values: &[Value]| {
+        let mut asked: Values = questions
+            .iter()
+            .map(|question| question.key().to_owned())
+            .zip(values.iter().cloned())
+            .collect();
+        let name = match (&name, asked.shift_remove(NAME)) {
+            (Some(name), _) => name.clone(),
+            (None, Some(text)) => Name::parse(&text.to_string())?,
+            (None, None) => return Err(no_name()),
+        };
+        order.answers(name, asked)
+    };
+    let mut plain;
+    let asker: &mut dyn Ask = if terminal::is_dumb() {
+        plain = Plain::new(io::stdin().lock(), io::stderr());
+        &mut plain
+    } else {
+        &mut prompt::Terminal
+    };
+    let made = wizard::run(&questions, asker, |values| {
+        let answers = answers(values)?;
+        order.settle(&order.folder(answers.name()))?;
+        summary::summary(order, &answers)
+    })?;
+    made.map(|values| answers(&values)).transpose()
+}
+
+/// Refuses, as it is typed, every name that could not be made in the end.
+fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
+    let path = order.args.path.as_deref().and_then(Path::file_name);
+    let path = path.and_then(OsStr::to_str);
+    let proposed = path
+        .or(order.example.map(Example::name))
+        .unwrap_or(PROPOSED);
+    let manifest = order.manifest()?;
+    let check = move |text: &str| {
+        let name = Name::parse(text)?;
+        name.check_dependencies(&manifest)?;
+        order.check_folder(&order.folder(&name))
+    };
+    let default = check(proposed).is_ok().then(|| proposed.to_owned());
+    Ok(Question::text(
+        NAME,
+        "What is the project called?",
+        default,
+        check,
+    ))
+}
+
+fn no_name() -> Error {
+    Error::input("the project has no name")
+        .help("write `kiln new NAME`; only on a terminal, and without `--yes`, is it asked")
+}
+
+fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
+    let path = order.folder(answers.name());
+    let rendered = order.render(answers)?;
+    let written = project::write(&rendered, &path, order.write_options())?;
+    for warning in &written.warnings {
+        note(&format!("warning: {warning}"));
+    }
+    print(&report(answers, order.example, &path, &written))?;
+    let train_now = order.args.train;
+    print(&next_steps(order.example, &rendered, &path, train_now))?;
+    if train_now {
+        return train(&path);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds and runs the new crate; its exit status is ours.
+fn train(path: &Path) -> Result<ExitCode> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(&cargo)
+        .args(["run", "--release"])
+        .current_dir(path)
+        .status()
+        .map_err(|cause| {
+            Error::system(format!("cannot run `{}`: {cause}", cargo.to_string_lossy()))
+                .help("install Rust, then run `cargo run --release` in the new folder")
+        })?;
+    Ok(ExitCode::from(exit_code(status)))
+}
+
+/// The status of a program, or 128 and its signal, as shells have it.
+fn exit_code(status: ExitStatus) -> u8 {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return 128 + u8::try_from(signal).unwrap_or(0);
+    }
+    status
+        .code()
+        .map_or(1, |code| u8::try_from(code).unwrap_or(1))
+}

@@ -1,0 +1,134 @@
+//! What `kiln new` says of a project: what was written, its options, and what to run next.
+
+use std::{fmt::Write as _, path::Path};
+
+use super::quote::quote;
+use crate::{
+    display::{files, slashed},
+    project::{Written, todo::SITES_FILE},
+    render::Rendered,
+    template::{answers::Answers, example::Example},
+};
+
+/// What was written, and the options.
+pub(super) fn report(
+    answers: &Answers,
+    example: Option<&Example>,
+    path: &Path,
+    written: &Written,
+) -> String {
+    let mut text = String::new();
+    let name = answers.name();
+    if name.given() != name.package() {
+        let _ = writeln!(
+            text,
+            "`{}` becomes `{}`, as packages are named.",
+            name.given(),
+            name.package()
+        );
+    }
+    let _ = write!(
+        text,
+        "Made `{}` in {}: {}",
+        name.package(),
+        path.display(),
+        files(written.created.len())
+    );
+    if !written.unchanged.is_empty() {
+        let _ = write!(text, ", {} unchanged", written.unchanged.len());
+    }
+    if !written.replaced.is_empty() {
+        let _ = write!(text, ", {} replaced", written.replaced.len());
+    }
+    text.push_str(if written.repository {
+        ", and a git repository.\n"
+    } else {
+        ".\n"
+    });
+    for file in &written.replaced {
+        let _ = writeln!(text, "  replaced {}", slashed(file));
+    }
+    text.push('\n');
+    if let Some(example) = example {
+        let _ = writeln!(
+            text,
+            "The example `{}`: {}\n",
+            example.name(),
+            example.description()
+        );
+    }
+    let options = options_table(answers, example);
+    if !options.is_empty() {
+        let _ = writeln!(text, "{options}");
+    }
+    text
+}
+
+/// A line for each option; none where a template is made.
+pub(super) fn options_table(answers: &Answers, example: Option<&Example>) -> String {
+    let mut text = String::new();
+    if !example.is_some_and(Example::is_template) {
+        let width = answers.values().map(|(key, _)| key.len()).max();
+        for (key, value) in answers.values() {
+            let _ = writeln!(text, "  {key:width$}  {value}", width = width.unwrap_or(0));
+        }
+    }
+    text
+}
+
+/// What to run next.
+pub(super) fn next_steps(
+    example: Option<&Example>,
+    rendered: &Rendered<'_>,
+    path: &Path,
+    train: bool,
+) -> String {
+    let path = path.display().to_string();
+    let quoted = quote(&path);
+    if train {
+        return format!("Training it: cargo run --release, in {quoted}\n");
+    }
+    let train_step = "cargo run --release    # train, then test";
+    let steps = match example {
+        None => steps_of(rendered),
+        Some(example) if example.is_template() => vec![
+            "less README.md         # what was changed in Kiln's template, and why",
+            "cargo test             # the snapshots of what it renders",
+        ],
+        Some(_) => vec![
+            "less README.md         # what was changed in the template, and why",
+            train_step,
+            "cargo test             # the contract tests, and those of the example",
+        ],
+    };
+    let steps: String = steps.iter().map(|step| format!("  {step}\n")).collect();
+    format!("Next:\n  cd {quoted}\n{steps}")
+}
+
+/// What can be run in a project, which a team's template may have made.
+fn steps_of(rendered: &Rendered<'_>) -> Vec<&'static str> {
+    let has = |path: &str| rendered.get(path).is_some();
+    let (package, sites) = (has("Cargo.toml"), has(SITES_FILE));
+    let mut steps = Vec::new();
+    if package && has("src/main.rs") {
+        steps.push(if sites {
+            "cargo run --release    # train, then test"
+        } else {
+            "cargo run --release"
+        });
+    }
+    if package {
+        steps.push(if has("tests/contract/main.rs") {
+            "cargo test             # the contract tests"
+        } else {
+            "cargo test"
+        });
+    }
+    if sites {
+        steps.push("kiln todos             # what to change for your task");
+    }
+    if steps.is_empty() && has("README.md") {
+        steps.push("less README.md");
+    }
+    steps
+}

@@ -1,0 +1,134 @@
+//! What `kiln new` would do, before it does it.
+
+use std::{fmt::Write as _, path::Path};
+
+use super::{
+    order::Order,
+    quote::quote,
+    report::{next_steps, options_table},
+};
+use crate::{
+    display::{files, size, slashed},
+    error::Result,
+    project::{Written, tree},
+    render::Rendered,
+    template::{answers::Answers, example::Example, option::Value},
+};
+
+/// How many of the files that are replaced a summary names.
+const REPLACED_SHOWN: usize = 5;
+
+/// What the last question is about: the tree, the options, what to run next, and the command that
+/// makes the same without a question.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
+    let rendered = order.render(answers)?;
+    let written = order.plan(&rendered, answers)?;
+    let folder = order.folder(answers.name());
+    let mut text = format!("\n{}\n", headline(&rendered, &folder, &written));
+    text.push_str(&tree::folders(&rendered));
+    for file in written.replaced.iter().take(REPLACED_SHOWN) {
+        let _ = writeln!(text, "  replaces {}", slashed(file));
+    }
+    if let Some(more @ 1..) = written.replaced.len().checked_sub(REPLACED_SHOWN) {
+        let _ = writeln!(text, "  replaces {} more", files(more));
+    }
+    let options = options_table(answers, order.example);
+    if !options.is_empty() {
+        let _ = write!(text, "\n{options}");
+    }
+    let next = next_steps(order.example, &rendered, &folder, order.args.train);
+    let again = command(order, answers);
+    let _ = write!(
+        text,
+        "\n{next}\nThe same without a question:\n  {again}\n\n"
+    );
+    Ok(text)
+}
+
+/// What `kiln new --dry-run` prints.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn dry_run(order: &Order<'_>, answers: &Answers) -> Result<String> {
+    let rendered = order.render(answers)?;
+    let written = order.plan(&rendered, answers)?;
+    let folder = order.folder(answers.name());
+    let exists = folder.exists();
+    Ok(format!(
+        "{}\n\n{}\nThis was a dry run, and nothing was written.\n",
+        headline(&rendered, &folder, &written),
+        tree::list(&rendered, exists.then_some(&written)),
+    ))
+}
+
+/// How much there is to write, and where.
+fn headline(rendered: &Rendered<'_>, folder: &Path, written: &Written) -> String {
+    let mut text = format!(
+        "{}: {}, {}",
+        folder.display(),
+        files(rendered.files.len()),
+        size(tree::total(rendered))
+    );
+    for (what, count) in [
+        ("unchanged", written.unchanged.len()),
+        ("replaced", written.replaced.len()),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    if written.repository {
+        text.push_str(", and a git repository");
+    }
+    text
+}
+
+/// The command that makes the same project and asks nothing: only what differs from the defaults.
+pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
+    let args = order.args;
+    let mut command = format!("kiln new {}", quote(answers.name().given()));
+    if let Some(path) = &args.path {
+        // A path may start with a dash, which a word of its own may not.
+        let _ = write!(command, " --path={}", quote(&path.display().to_string()));
+    }
+    if let Some(example) = order.example {
+        let _ = write!(command, " --example {}", quote(example.name()));
+    }
+    if let Some(template) = &args.template {
+        let _ = write!(
+            command,
+            " --template={}",
+            quote(&template.display().to_string())
+        );
+    }
+    // A template, which is not rendered, takes no options.
+    for (key, value) in answers.values().filter(|_| !order.is_template()) {
+        if default(order, key).as_ref() != Some(value) {
+            let value = value.to_string();
+            let _ = write!(command, " -d {}={}", quote(key), quote(&value));
+        }
+    }
+    if args.force {
+        command.push_str(" --force");
+    }
+    if let Some(vcs) = args.vcs {
+        let _ = write!(command, " --vcs {}", vcs.name());
+    }
+    if args.train {
+        command.push_str(" --train");
+    }
+    command.push_str(" --yes");
+    command
+}
+
+/// What an option is where the command line does not say.
+fn default(order: &Order<'_>, key: &str) -> Option<Value> {
+    let example = order.example.map(Example::values);
+    let example = example.and_then(|values| values.get(key));
+    let option = order.template.option(key);
+    let default = option.and_then(|option| option.default.as_ref());
+    example.or(default).cloned()
+}

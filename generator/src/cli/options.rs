@@ -1,0 +1,154 @@
+//! `kiln options`: what a template asks, and what each answer changes.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+
+use super::{
+    diff::{Change, changes},
+    folder,
+    output::print,
+};
+use crate::{
+    display::slashed,
+    error::Result,
+    name::Name,
+    project::record::RECORD_FILE,
+    render::{Rendered, render},
+    template::{
+        Template,
+        answers::{Answers, Values},
+        option::{OptionKind, TemplateOption, Value},
+    },
+};
+
+/// The arguments of `kiln options`.
+#[derive(Debug, Args)]
+pub struct OptionsArgs {
+    /// List those of the template in a folder, such as your team's, instead of Kiln's own.
+    #[arg(long, value_name = "FOLDER")]
+    pub template: Option<PathBuf>,
+}
+
+/// Runs `kiln options`.
+///
+/// # Errors
+/// The template is wrong.
+pub(crate) fn run(args: &OptionsArgs) -> Result<ExitCode> {
+    let template = folder::template(args.template.as_deref())?;
+    print(&describe(&template)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every option, with what it changes: found by rendering, so it is true.
+pub(crate) fn describe(template: &Template) -> Result<String> {
+    if template.options().is_empty() {
+        return Ok("The template has no options.\n".to_owned());
+    }
+    let base = base(template)?;
+    let rendered = match &base {
+        Ok(answers) => Some((answers, render(template, answers)?)),
+        Err(_) => None,
+    };
+    let mut text = String::new();
+    for option in template.options() {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let _ = writeln!(text, "{}: {}", option.name, option.prompt);
+        for value in samples(option) {
+            let default = Some(&value) == option.default.as_ref();
+            let _ = writeln!(text, "  {}{}", shown(option, &value), mark(default));
+            let Some((answers, rendered)) = &rendered else {
+                continue;
+            };
+            if answers.get(&option.name) != Some(&value) {
+                let answers = (*answers).clone();
+                let answers = answers.with(template, &option.name, &value.to_string())?;
+                write_changes(&mut text, rendered, &render(template, &answers)?);
+            }
+        }
+        if option.default.is_none() {
+            text.push_str("  it has no default\n");
+        }
+        if let OptionKind::Text { regex: Some(regex) } = &option.kind {
+            let _ = writeln!(text, "  it must match the regex {regex}");
+        }
+    }
+    if let Err(option) = base {
+        let _ = writeln!(
+            text,
+            "\nWhat they change is not shown: only you know a value of `{option}`."
+        );
+    }
+    text.push_str("\nSet them with --define KEY=VALUE or in a --values file.\n");
+    Ok(text)
+}
+
+/// Answers to compare with: the defaults, and a value of each option that has none. The name of the
+/// first option of which no value is known, if any.
+fn base(template: &Template) -> Result<std::result::Result<Answers, &str>> {
+    let mut values = Values::new();
+    for option in template.options() {
+        if option.default.is_none() {
+            let Some(value) = samples(option).into_iter().next() else {
+                return Ok(Err(&option.name));
+            };
+            values.insert(option.name.clone(), value);
+        }
+    }
+    Answers::complete(template, Name::parse("my-model")?, values).map(Ok)
+}
+
+/// The values to try. Of a text: the default, and one that is not the default.
+fn samples(option: &TemplateOption) -> Vec<Value> {
+    let mut values = option.values();
+    if let OptionKind::Text { .. } = option.kind {
+        let other = ["another text", "another-text", "another", "a", "1", ""]
+            .iter()
+            .filter_map(|text| option.parse(text).ok())
+            .find(|value| Some(value) != option.default.as_ref());
+        values.extend(other);
+    }
+    values
+}
+
+fn shown(option: &TemplateOption, value: &Value) -> String {
+    let text = matches!(option.kind, OptionKind::Text { .. });
+    match &option.default {
+        None if text => return "any text".to_owned(),
+        Some(default) if text && value != default => return "any other text".to_owned(),
+        _ => {}
+    }
+    match value {
+        Value::Text(text) if text.contains(' ') || text.is_empty() => format!("{text:?}"),
+        Value::List(list) if list.is_empty() => "(none)".to_owned(),
+        value => value.to_string(),
+    }
+}
+
+fn mark(default: bool) -> &'static str {
+    if default { " (default)" } else { "" }
+}
+
+fn write_changes(text: &mut String, before: &Rendered<'_>, after: &Rendered<'_>) {
+    let mut any = false;
+    let changes = changes(before, after);
+    // Every answer is recorded, which says nothing of it.
+    for change in changes.filter(|change| change.path() != Path::new(RECORD_FILE)) {
+        let verb = match change {
+            Change::Added(_) => "adds",
+            Change::Removed(_) => "removes",
+            Change::Changed(..) => "changes",
+        };
+        any = true;
+        let _ = writeln!(text, "    {verb} {}", slashed(change.path()));
+    }
+    if !any {
+        text.push_str("    changes nothing\n");
+    }
+}

@@ -1,0 +1,413 @@
+//! What is left to do in a project: the `TODO(id)` markers, against the list of all sites.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use ignore::WalkBuilder;
+use serde::Serialize;
+
+use crate::{
+    display::slashed,
+    document::{Document, Place},
+    error::{Error, Kind, Result},
+};
+
+/// The file of a project that lists its sites.
+pub const SITES_FILE: &str = "todos.toml";
+/// What opens a marker.
+const MARKER: &str = "TODO(";
+/// Folders at a project's root that hold no sources.
+const SKIPPED: [&str; 3] = [".git", "target", "runs"];
+const SITE_KEYS: &[&str] = &["id", "file", "what", "now", "test"];
+
+/// A place that a new task may have to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Its unique name.
+    pub id: String,
+    /// The file that it was generated in.
+    pub file: String,
+    /// What is to be done.
+    pub what: String,
+    /// What stands there when it was generated.
+    pub now: String,
+    /// The tests that guard it.
+    pub tests: Vec<String>,
+}
+
+/// A marker that is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Todo {
+    /// The name of its site.
+    pub id: String,
+    /// The file, below the project's folder, with `/` between the parts.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is to be done.
+    pub what: String,
+    /// What stands there now.
+    pub now: Option<String>,
+    /// The other notes of the marker, such as shapes, by their title.
+    pub notes: BTreeMap<String, String>,
+    /// The tests that guard the site.
+    pub tests: Vec<String>,
+    /// Whether the site is not of the template but of the project's own.
+    pub custom: bool,
+}
+
+/// Something about a marker that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// The file, below the project's folder.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// What a scan found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Scan {
+    /// How many sites the project was generated with.
+    pub sites: usize,
+    /// What is left, in the order of the sites; the project's own come last.
+    pub todos: Vec<Todo>,
+    /// Markers that are wrong.
+    pub warnings: Vec<Warning>,
+}
+
+impl Scan {
+    /// Whether nothing is left, not even a marker that is wrong.
+    pub fn is_done(&self) -> bool {
+        self.todos.is_empty() && self.warnings.is_empty()
+    }
+}
+
+/// Scans the text files of the project in `root`.
+///
+/// # Errors
+/// `root` holds no project of Kiln, its `todos.toml` is wrong, or a file cannot be read.
+pub fn scan(root: &Path) -> Result<Scan> {
+    let sites = read_sites(root)?;
+    let mut scan = Scan {
+        sites: sites.len(),
+        ..Scan::default()
+    };
+    for (path, file) in files_of(root)? {
+        let bytes = fs::read(&path).map_err(|cause| Error::io("read", &path, cause))?;
+        if is_text(&bytes) {
+            scan_text(&file, &String::from_utf8_lossy(&bytes), &mut scan);
+        }
+    }
+    for todo in &mut scan.todos {
+        match sites.iter().find(|site| site.id == todo.id) {
+            Some(site) => todo.complete(site),
+            None => todo.custom = true,
+        }
+    }
+    let rank = |todo: &Todo| sites.iter().position(|site| site.id == todo.id);
+    scan.todos
+        .sort_by_key(|todo| rank(todo).unwrap_or(usize::MAX));
+    warn_of_duplicates(&mut scan);
+    Ok(scan)
+}
+
+impl Todo {
+    fn complete(&mut self, site: &Site) {
+        if self.what.is_empty() {
+            self.what.clone_from(&site.what);
+        }
+        self.now.get_or_insert_with(|| site.now.clone());
+        self.tests.clone_from(&site.tests);
+    }
+}
+
+fn warn_of_duplicates(scan: &mut Scan) {
+    let mut first: BTreeMap<&str, &Todo> = BTreeMap::new();
+    for todo in &scan.todos {
+        if let Some(other) = first.get(todo.id.as_str()) {
+            scan.warnings.push(Warning {
+                file: todo.file.clone(),
+                line: todo.line,
+                message: format!(
+                    "`{}` is also at {}:{}; an id stands for one site",
+                    todo.id, other.file, other.line
+                ),
+            });
+        } else {
+            first.insert(&todo.id, todo);
+        }
+    }
+}
+
+/// Reads the list of sites of the project in `root`.
+///
+/// # Errors
+/// There is none, so this is no project of Kiln, or it is wrong: the error points at the place.
+pub fn read_sites(root: &Path) -> Result<Vec<Site>> {
+    let path = root.join(SITES_FILE);
+    let text = fs::read_to_string(&path).map_err(|cause| match cause.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::input(format!(
+            "`{}` is not a project of Kiln: it holds no `{SITES_FILE}`",
+            root.display()
+        ))
+        .help("give the folder of a project that `kiln new` made"),
+        _ => Error::io("read", &path, cause),
+    })?;
+    parse_sites(&path.display().to_string(), &text)
+}
+
+/// Parses the text of a list of sites that is known as `name`.
+///
+/// # Errors
+/// It is not TOML or not such a list; the error points at the place.
+pub fn parse_sites(name: &str, text: &str) -> Result<Vec<Site>> {
+    let document = Document::new(name, text, Kind::Input);
+    let mut sites: Vec<Site> = Vec::new();
+    for (key, value) in &document.parse()? {
+        if key.get_ref() != "site" {
+            return Err(document.unknown_key(key, &["site"]));
+        }
+        let array = value.get_ref().as_array();
+        let array =
+            array.ok_or_else(|| document.wrong_type("site", value, "an array of tables"))?;
+        for table in array.iter() {
+            let site = parse_site(&document, table)?;
+            if sites.iter().any(|other| other.id == site.id) {
+                let message = format!("the site `{}` is listed twice", site.id);
+                let error = document.error_at(table.span(), message, "again here");
+                return Err(error.help("give it another `id`, or delete one of the two"));
+            }
+            sites.push(site);
+        }
+    }
+    Ok(sites)
+}
+
+fn parse_site(document: &Document<'_>, value: &Place<'_>) -> Result<Site> {
+    let table = document.table("site", value)?;
+    for key in table.keys() {
+        if !SITE_KEYS.contains(&key.get_ref().as_ref()) {
+            return Err(document.unknown_key(key, SITE_KEYS));
+        }
+    }
+    let field = |key| {
+        table.get(key).ok_or_else(|| {
+            let message = format!("a site has no `{key}`");
+            let error = document.error_at(value.span(), message, "this site");
+            error.help(format!("a site has `{}`", SITE_KEYS.join("`, `")))
+        })
+    };
+    let text = |key| document.string(key, field(key)?);
+    Ok(Site {
+        id: text("id")?,
+        file: text("file")?,
+        what: text("what")?,
+        now: text("now")?,
+        tests: document
+            .strings("test", field("test")?)?
+            .into_iter()
+            .map(toml::Spanned::into_inner)
+            .collect(),
+    })
+}
+
+/// The files of a project in the order of their paths, less those that its `.gitignore` leaves out.
+pub(crate) fn files_of(root: &Path) -> Result<Vec<(std::path::PathBuf, String)>> {
+    let walk = WalkBuilder::new(root)
+        .hidden(false)
+        .parents(false)
+        .ignore(false)
+        .git_global(false)
+        .git_exclude(false)
+        .require_git(false)
+        .sort_by_file_name(Ord::cmp)
+        .filter_entry(|entry| {
+            let skipped = SKIPPED.iter().any(|name| entry.file_name() == *name);
+            !(skipped && entry.depth() == 1)
+        })
+        .build();
+    let mut files = Vec::new();
+    for entry in walk {
+        let entry = entry
+            .map_err(|error| Error::system(format!("cannot read `{}`: {error}", root.display())))?;
+        if entry.file_type().is_some_and(|kind| kind.is_file()) {
+            let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+            let file = slashed(path);
+            files.push((entry.into_path(), file));
+        }
+    }
+    Ok(files)
+}
+
+/// A file with a zero byte near its start is binary.
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes[..bytes.len().min(8192)].contains(&0)
+}
+
+/// What opens a comment in a file of this name.
+fn leaders(file: &str) -> &'static [&'static str] {
+    match file.rsplit(['.', '/']).next().unwrap_or(file) {
+        "rs" | "c" | "cpp" | "h" | "js" | "ts" | "json" | "wgsl" | "cu" => &["//"],
+        "toml" | "yml" | "yaml" | "sh" | "py" | "gitignore" | "gitattributes" => &["#"],
+        "md" | "html" | "svg" | "xml" => &["<!--"],
+        "sql" | "lua" => &["--"],
+        "ini" | "asm" | "lisp" => &[";"],
+        _ => &["//", "#", "<!--", "--", ";"],
+    }
+}
+
+/// Adds the markers in the text of one file.
+pub fn scan_text(file: &str, text: &str, scan: &mut Scan) {
+    let lines: Vec<_> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let found = leaders(file)
+            .iter()
+            .find_map(|leader| Some((*leader, marker(line, leader)?)));
+        let Some((leader, rest)) = found else {
+            continue;
+        };
+        match parse_marker(leader, rest, &lines[at + 1..]) {
+            Ok(todo) => scan.todos.push(Todo {
+                file: file.to_owned(),
+                line: at + 1,
+                ..todo
+            }),
+            Err(message) => scan.warnings.push(Warning {
+                file: file.to_owned(),
+                line: at + 1,
+                message,
+            }),
+        }
+    }
+}
+
+/// The text of a file without the marker of site `id` and what belongs to it; `None` where it has
+/// none.
+pub fn without_marker(file: &str, text: &str, id: &str) -> Option<String> {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let (at, leader) = lines.iter().enumerate().find_map(|(at, line)| {
+        let leader = leaders(file).iter().find(|leader| {
+            let rest = marker(line, leader).and_then(|rest| rest.split_once(')'));
+            rest.is_some_and(|(found, _)| found == id)
+        })?;
+        Some((at, leader))
+    })?;
+    let notes = lines[at + 1..].iter();
+    let notes = notes.take_while(|line| continuation(leader, line).is_some());
+    let end = at + 1 + notes.count();
+    Some([&lines[..at], &lines[end..]].concat().concat())
+}
+
+/// What follows `TODO(` where a comment starts with it.
+fn marker<'t>(line: &'t str, leader: &str) -> Option<&'t str> {
+    line.match_indices(leader).find_map(|(at, _)| {
+        let before = &line[..at];
+        let starts = before.is_empty() || before.ends_with(char::is_whitespace);
+        let quoted = before.matches('"').count() - before.matches("\\\"").count();
+        if !starts || quoted % 2 == 1 {
+            return None;
+        }
+        let comment = comment_text(&line[at..], leader);
+        let trimmed = comment.trim_start();
+        (trimmed.len() < comment.len()).then(|| trimmed.strip_prefix(MARKER))?
+    })
+}
+
+/// A comment without what opens it; `///` and `//!` open one too.
+fn comment_text<'t>(comment: &'t str, leader: &str) -> &'t str {
+    let text = &comment[leader.len()..];
+    if leader == "//" {
+        text.strip_prefix(['/', '!']).unwrap_or(text)
+    } else {
+        text
+    }
+}
+
+fn parse_marker(leader: &str, rest: &str, following: &[&str]) -> std::result::Result<Todo, String> {
+    let (id, text) = rest
+        .split_once(')')
+        .ok_or_else(|| format!("`{MARKER}` without `)` on the same line"))?;
+    let wrong = |c: char| !(c.is_alphanumeric() || matches!(c, '.' | '-' | '_'));
+    if id.is_empty() {
+        return Err(format!("`{MARKER})` names no site"));
+    }
+    if let Some(c) = id.chars().find(|c| wrong(*c)) {
+        return Err(format!("the id `{id}` contains {c:?}"));
+    }
+    let text = text.strip_prefix(':').unwrap_or(text);
+    let (text, closed) = without_end(leader, text);
+    let mut todo = Todo {
+        id: id.to_owned(),
+        file: String::new(),
+        line: 0,
+        what: text.trim().to_owned(),
+        now: None,
+        notes: BTreeMap::new(),
+        tests: Vec::new(),
+        custom: false,
+    };
+    if !closed {
+        add_notes(leader, following, &mut todo);
+    }
+    Ok(todo)
+}
+
+/// Adds the lines after a marker that are indented deeper than it.
+fn add_notes(leader: &str, following: &[&str], todo: &mut Todo) {
+    let mut title: Option<String> = None;
+    for line in following {
+        let Some(comment) = continuation(leader, line) else {
+            break;
+        };
+        let (text, closed) = without_end(leader, comment);
+        let text = text.trim();
+        let (start, text) = match titled(text) {
+            Some((new, text)) => {
+                title = Some(new.to_owned());
+                (true, text)
+            }
+            None => (false, text),
+        };
+        let note = match title.as_deref() {
+            None => &mut todo.what,
+            Some("Now") => todo.now.get_or_insert_default(),
+            Some(other) => todo.notes.entry(other.to_owned()).or_default(),
+        };
+        if !start && !note.is_empty() && !text.is_empty() {
+            note.push(' ');
+        }
+        note.push_str(text);
+        if closed {
+            break;
+        }
+    }
+}
+
+/// The text of a line that goes on with a marker.
+fn continuation<'t>(leader: &str, line: &'t str) -> Option<&'t str> {
+    let line = line.trim_start();
+    if leader == "<!--" {
+        return Some(line);
+    }
+    let text = comment_text(line.strip_prefix(leader).map(|_| line)?, leader);
+    let deeper = text.len() - text.trim_start().len() >= 2;
+    (deeper && !text.trim_start().starts_with(MARKER)).then_some(text)
+}
+
+fn without_end<'t>(leader: &str, text: &'t str) -> (&'t str, bool) {
+    match (leader == "<!--").then(|| text.split_once("-->")).flatten() {
+        Some((text, _)) => (text, true),
+        None => (text, false),
+    }
+}
+
+/// `Title: text`, where the title is one capitalised word.
+fn titled(text: &str) -> Option<(&str, &str)> {
+    let (title, rest) = text.split_once(':')?;
+    let word = title.chars().all(char::is_alphabetic);
+    let capital = title.starts_with(char::is_uppercase);
+    (word && capital && (rest.is_empty() || rest.starts_with(' ')))
+        .then_some((title, rest.trim_start()))
+}

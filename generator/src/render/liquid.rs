@@ -1,0 +1,486 @@
+//! Rendering one text with Liquid, and where in it an error is.
+
+use std::{ops::Range, rc::Rc};
+
+use liquid::{Parser, ParserBuilder};
+
+use super::{
+    filters,
+    literals::{self, Shortened},
+    quiet,
+};
+use crate::{
+    error::{Error, Result, nearest, suggest},
+    template::{
+        tags::{self, Tag},
+        variables::Variables,
+    },
+};
+
+/// As many blocks may lie in one another. The parser calls itself for each, and overflows its stack, which
+/// cannot be caught, at some thousand.
+const DEEPEST: usize = 100;
+
+/// As much of a panic's message is shown: the parser's may quote the whole text.
+const LONGEST_WHY: usize = 160;
+
+/// What the parser panics with where a block in a comment is not closed.
+const OPEN_IN_COMMENT: &str = "File shouldn't end before EOI.";
+
+/// Renders texts with the variables of a project.
+pub(super) struct Liquid {
+    parser: Parser,
+    variables: Rc<Variables>,
+}
+
+impl Liquid {
+    /// The Liquid of cargo-generate.
+    pub(super) fn new(variables: Rc<Variables>) -> Self {
+        Self {
+            parser: filters::add(ParserBuilder::with_stdlib())
+                .build()
+                .expect("a parser without partials always builds"),
+            variables,
+        }
+    }
+
+    /// Renders a text that messages call `name`.
+    ///
+    /// # Errors
+    /// It is wrong: the error names line, column and expression.
+    pub(super) fn text(&self, name: &str, text: &str) -> Result<String> {
+        if let Some(tag) = tags::too_deep(text, DEEPEST) {
+            let message = format!("`{name}` has more than {DEEPEST} blocks in one another");
+            return Err(Error::template(message)
+                .at(name, text, tag.span, "one too many")
+                .help("close blocks sooner, or take the file apart"));
+        }
+        if let Some(rendered) = self.shortened(text) {
+            return Ok(rendered);
+        }
+        self.whole_text(name, text)
+    }
+
+    /// Renders a text of which the parser sees but the tags; `None` where something is wrong, as only the
+    /// whole text shows the place.
+    fn shortened(&self, text: &str) -> Option<String> {
+        let short = Shortened::of(text, &self.variables)?;
+        self.variables.take_unknown();
+        let rendered = quiet::catch(|| self.render(&short.text)).ok()?.ok()?;
+        let known = self.variables.take_unknown().is_empty();
+        let unmarked = !self.variables.contain(literals::MARK);
+        (known && unmarked).then(|| short.expand(&rendered))?
+    }
+
+    /// Parses and renders; both may panic.
+    fn render(&self, text: &str) -> std::result::Result<String, liquid::Error> {
+        self.parser.parse(text)?.render(&*self.variables)
+    }
+
+    fn whole_text(&self, name: &str, text: &str) -> Result<String> {
+        let parsed = quiet::catch(|| self.parser.parse(text))
+            .map_err(|why| self.panic_error(name, text, &why))?
+            .map_err(|error| syntax_error(name, text, &error))?;
+        self.variables.take_unknown();
+        let rendered = quiet::catch(|| parsed.render(&*self.variables));
+        self.check_unknown(name, text)?;
+        rendered
+            .map_err(|why| self.panic_error(name, text, &why))?
+            .map_err(|error| render_error(name, text, &error))
+    }
+
+    /// What is wrong with a text that Liquid panics on.
+    fn panic_error(&self, name: &str, text: &str, why: &str) -> Error {
+        let comment = tags::comment(text);
+        if let (Some(tag), OPEN_IN_COMMENT) = (&comment, why) {
+            let message = format!("`{name}` has a comment in which a block is not closed");
+            return Error::template(message)
+                .at(name, text, tag.span.clone(), "one like this")
+                .help("close the block, or put what is left out into `{% raw %}`");
+        }
+        let tags = tags::tags(text);
+        let panics = |tag: &&Tag| quiet::catch(|| self.render(&text[tag.span.clone()])).is_err();
+        let tag = tags.iter().find(panics).or(tags.first());
+        let span = tag
+            .or(comment.as_ref())
+            .map_or(0..0, |tag| tag.span.clone());
+        let why: String = why.chars().take(LONGEST_WHY).collect();
+        Error::template(format!("Liquid cannot cope with `{name}`: {why}"))
+            .at(name, text, span, "here")
+            .help("write it more simply; whole numbers lie within 64 bits, also those that filters make")
+    }
+
+    /// Points at the first variable that was asked for and does not exist.
+    fn check_unknown(&self, name: &str, text: &str) -> Result<()> {
+        let unknown = self.variables.take_unknown();
+        let tags = tags::tags(text);
+        // Loops look for a loop around them, and counters make their variable when first used.
+        let made = |word: &str| {
+            matches!(word, "forloop" | "tablerowloop")
+                || tags.iter().any(|tag| counts(tag.inner(text), word))
+        };
+        let found = tags.iter().find_map(|tag| {
+            tags::identifiers(tag.inner(text))
+                .find(|word| unknown.contains(*word) && !made(word))
+                .map(|word| (word, word_span(text, word)))
+        });
+        let Some((word, span)) = found else {
+            return Ok(());
+        };
+        if matches!(word, "authors" | "username") {
+            return Err(Error::system(format!("`{word}` is not known"))
+                .at(name, text, span, "asked for here")
+                .help("set `user.name` in git's configuration, or the variable `USER`"));
+        }
+        Err(
+            Error::template(format!("there is no variable `{word}` in `{name}`"))
+                .at(name, text, span, "unknown")
+                .help(suggest(word, self.variables.names(), "the variables")),
+        )
+    }
+}
+
+/// Where `word`, which is a part of `text`, stands in it.
+pub(super) fn word_span(text: &str, word: &str) -> Range<usize> {
+    let at = word.as_ptr() as usize - text.as_ptr() as usize;
+    at..at + word.len()
+}
+
+/// Whether a tag is `increment word` or `decrement word`, which make their variable.
+fn counts(inner: &str, word: &str) -> bool {
+    let mut words = tags::identifiers(inner);
+    matches!(words.next(), Some("increment" | "decrement")) && words.next() == Some(word)
+}
+
+/// Liquid's own words for what is wrong, without their drawing, and the lists in them.
+fn message_of(error: &liquid::Error) -> (String, Vec<String>) {
+    let text = error.to_string();
+    let lines = text.lines().map(|line| {
+        let line = line.trim();
+        let line = line.strip_prefix("liquid:").unwrap_or(line);
+        line.strip_prefix('=').unwrap_or(line).trim()
+    });
+    let drawn = |line: &str| {
+        line.is_empty()
+            || line.starts_with("-->")
+            || line.starts_with('|')
+            || line.starts_with("from:")
+            || line == "with:"
+            || line
+                .split_once(" |")
+                .is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+    };
+    let (lists, words): (Vec<_>, Vec<_>) = lines
+        .filter(|line| !drawn(line))
+        .partition(|line| line.starts_with("available "));
+    let lists = lists.iter().filter_map(|list| list.split_once('='));
+    let available = lists.flat_map(|(_, list)| list.split(',').map(|one| one.trim().to_owned()));
+    let words: Vec<_> = words
+        .into_iter()
+        .map(|word| word.trim_end_matches('.'))
+        .collect();
+    (words.join("; "), available.collect())
+}
+
+/// The line and column that Liquid's parser says, as an offset.
+fn stated_place(text: &str, error: &liquid::Error) -> Option<usize> {
+    let message = error.to_string();
+    let place = message.split_once("--> ")?.1.lines().next()?;
+    let (line, column) = place.trim().split_once(':')?;
+    let (line, column) = (line.parse::<usize>().ok()?, column.parse::<usize>().ok()?);
+    let start = text
+        .split_inclusive('\n')
+        .take(line.checked_sub(1)?)
+        .map(str::len)
+        .sum::<usize>();
+    let in_line = text[start..]
+        .char_indices()
+        .nth(column.checked_sub(1)?)
+        .map_or(text.len() - start, |(at, _)| at);
+    Some(start + in_line)
+}
+
+fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
+    let span = match stated_place(text, error) {
+        Some(at) => tag_at(text, at)
+            .or_else(|| tags::unclosed(text).filter(|_| at >= text.len()))
+            .unwrap_or(at..at),
+        None => quoted_place(text, error),
+    };
+    let (why, available) = message_of(error);
+    let given = text.get(span.clone()).unwrap_or("");
+    let near = tags::identifiers(given)
+        .find_map(|word| nearest(word, available.iter().map(String::as_str)));
+    let help = near.map_or_else(
+        || {
+            if why.contains("requested filter=rhai") {
+                return "Kiln runs no scripts: use options, `[conditional]` rules and Liquid"
+                    .to_owned();
+            }
+            "put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`".to_owned()
+        },
+        |near| format!("did you mean `{near}`?"),
+    );
+    Error::template(format!("`{name}` is not valid Liquid: {why}"))
+        .at(name, text, span, "here")
+        .help(help)
+}
+
+fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
+    let span = quoted_place(text, error);
+    let (why, _) = message_of(error);
+    Error::template(format!("`{name}` cannot be rendered: {why}"))
+        .at(name, text, span, "here")
+        .help("what tags and filters take is at https://shopify.github.io/liquid")
+}
+
+/// From `at` to the end of its tag.
+fn tag_at(text: &str, at: usize) -> Option<Range<usize>> {
+    let tag = tags::tags(text)
+        .into_iter()
+        .find(|tag| tag.span.contains(&at))?;
+    Some(at..tag.span.end)
+}
+
+/// The tag that an error quotes as `from: …` or by one of its values, or the first tag.
+fn quoted_place(text: &str, error: &liquid::Error) -> Range<usize> {
+    let message = error.to_string();
+    let squeeze = |text: &str| text.split_whitespace().collect::<String>();
+    let tags = tags::tags(text);
+    let quoted = message
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("from:"))
+        .map(squeeze);
+    for quote in quoted {
+        let found = tags.iter().find(|tag| {
+            let source = squeeze(
+                &text[tag.span.clone()]
+                    .replace("{{-", "{{")
+                    .replace("-}}", "}}"),
+            );
+            source == quote
+        });
+        if let Some(tag) = found {
+            return tag.span.clone();
+        }
+    }
+    let values: Vec<_> = message
+        .lines()
+        .filter_map(|line| Some(line.split_once('=')?.1.trim()))
+        .collect();
+    let found = tags
+        .iter()
+        .find(|tag| tags::identifiers(tag.inner(text)).any(|word| values.contains(&word)));
+    found.or(tags.first()).map_or(0..0, |tag| tag.span.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        name::Name,
+        template::{CONFIG_FILE, Template, answers::Answers, embedded::Files},
+    };
+
+    const CONFIG: &str =
+        "[template]\nfmt = false\n[placeholders]\nword = { prompt = \"?\", default = \"a b\" }\n";
+    const FILES: Files = &[(CONFIG_FILE, CONFIG.as_bytes(), false)];
+
+    fn renderer(template: &Template, value: &str) -> Liquid {
+        let name = Name::parse("a").unwrap();
+        let answers = Answers::defaults(template, name).unwrap();
+        let answers = answers.with(template, "word", value).unwrap();
+        let variables = Variables::new(&answers, "/a".into());
+        Liquid::new(Rc::new(variables))
+    }
+
+    /// Text that is long enough to be left out, and alike often enough for `ifchanged`.
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("the same words, and many of them\n".to_owned()),
+            Just("more words, which are others, it's so".to_owned()),
+            " {0,3}[a-zA-Zé{}% \n\"']{0,60}\n{0,2}",
+        ]
+    }
+
+    /// Something in quotes, also what looks like the end of a tag.
+    fn quoted() -> impl Strategy<Value = String> {
+        let inner = prop_oneof![
+            Just("}}".to_owned()),
+            Just("%}".to_owned()),
+            Just("{{ word }}".to_owned()),
+            Just("{% endif %}".to_owned()),
+            Just("%EF%B7%900%EF%B7%90".to_owned()),
+            "[a-z{}%\\n -]{0,30}",
+        ];
+        (inner, any::<bool>(), "['\"]?").prop_map(|(inner, double, other)| {
+            let quote = if double { '"' } else { '\'' };
+            let other = other.replace(quote, "");
+            format!("{quote}{inner}{other}{quote}")
+        })
+    }
+
+    /// What stands alone: whole tags, and pieces that go wrong.
+    fn element() -> impl Strategy<Value = String> {
+        let alone = prop::sample::select(vec![
+            "{{word}}",
+            "{{ word }} ",
+            " {{ crate_name }}",
+            "{{- word -}}",
+            "{{ word | upcase | size }}",
+            "{% increment n %}",
+            "{%- decrement n -%}",
+            "{% cycle 'a', 'b' %}",
+            "{% cycle word: 'one', word %}",
+            "{% assign c = word %}",
+            "{{ c | size }}",
+            "{% break %}",
+            "{% continue %}",
+            "{{ forloop.index }}",
+        ]);
+        let wrong = prop::sample::select(vec![
+            "{{ nothing }}",
+            "{{",
+            "}}",
+            "{%",
+            "%}",
+            "\"",
+            "'",
+            "{% if word %}",
+            "{% raw %}",
+            "{% endraw %}",
+            "{% comment %}",
+            "{% endcomment %}",
+            "{% else %}",
+            "{% endif %}",
+            "{{ 99999999999999999999 }}",
+        ]);
+        let filter = prop::sample::select(vec!["append", "remove", "split", "default", "prepend"]);
+        prop_oneof![
+            6 => text(),
+            3 => alone.prop_map(str::to_owned),
+            1 => wrong.prop_map(str::to_owned),
+            1 => quoted().prop_map(|quoted| format!("{{{{ {quoted} }}}}")),
+            1 => (filter, quoted(), quoted()).prop_map(|(filter, one, other)| {
+                format!("{{{{ {one} | {filter}: {other} }}}}")
+            }),
+            1 => quoted().prop_map(|quoted| format!("{{{{- {quoted} | url_decode -}}}}")),
+            1 => quoted().prop_map(|quoted| format!("{{% assign c = {quoted} %}}")),
+        ]
+    }
+
+    /// Texts of which most are right.
+    fn liquid() -> impl Strategy<Value = String> {
+        element().prop_recursive(3, 24, 5, |inner| {
+            let body = prop::collection::vec(inner.clone(), 0..5).prop_map(|all| all.concat());
+            let body = body.boxed();
+            let block = prop::sample::select(vec![
+                ("{% if word == 'x' %}", "{% endif %}"),
+                ("{%- if word -%}", "{%- endif -%}"),
+                ("{% unless word == 'x' %}", "{% endunless %}"),
+                ("{% for i in (1..3) %}", "{% endfor %}"),
+                ("{% for i in (1..4) reversed %}", "{% endfor %}"),
+                ("{% tablerow i in (1..3) cols:2 %}", "{% endtablerow %}"),
+                ("{% ifchanged %}", "{% endifchanged %}"),
+                ("{%- ifchanged -%}", "{% endifchanged %}"),
+                ("{% capture c %}", "{% endcapture %}"),
+                ("{% raw %}", "{% endraw %}"),
+                ("{% comment %}", "{% endcomment %}"),
+            ]);
+            prop_oneof![
+                3 => body.clone(),
+                4 => (block, body.clone())
+                    .prop_map(|((open, close), body)| format!("{open}{body}{close}")),
+                1 => (quoted(), body.clone(), body.clone()).prop_map(|(quoted, one, other)| {
+                    format!("{{% if word != {quoted} %}}{one}{{% else %}}{other}{{% endif %}}")
+                }),
+                1 => (quoted(), text(), body.clone(), body).prop_map(|(quoted, text, one, other)| {
+                    let when = format!("{{% when {quoted}, 'x' %}}");
+                    format!("{{% case word %}}{text}{when}{one}{{% else %}}{other}{{% endcase %}}")
+                }),
+            ]
+        })
+    }
+
+    /// What the parser does not see makes no difference.
+    #[test]
+    fn shortened_texts_render_as_whole_ones() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let values = ["x", "\n x ", "\u{fdd0}0\u{fdd0}"];
+        let renderers = values.map(|value| renderer(&template, value));
+        proptest!(|(text in liquid(), one in 0..3_usize)| {
+            let renderer = &renderers[one];
+            let whole = renderer.whole_text("f", &text).map_err(|error| error.to_string());
+            let short = renderer.text("f", &text).map_err(|error| error.to_string());
+            prop_assert_eq!(short, whole);
+        });
+    }
+
+    /// None of these ends the process.
+    #[test]
+    fn texts_that_are_too_much_for_liquid() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let renderer = renderer(&template, "9223372036854775807");
+        let nested = |times| {
+            format!(
+                "{}{}",
+                "{% if word %}".repeat(times),
+                "{% endif %}".repeat(times)
+            )
+        };
+        assert_eq!(renderer.text("f", &nested(DEEPEST)).unwrap(), "");
+        let brackets = format!(
+            "ok {{{{ {}1{} }}}}",
+            "word[".repeat(30_000),
+            "]".repeat(30_000)
+        );
+        for (text, line, column) in [
+            (nested(DEEPEST + 1), 1, DEEPEST * 13 + 1),
+            (nested(9_999), 1, DEEPEST * 13 + 1),
+            (brackets, 1, 4),
+            (
+                "{{word}}\n{{ word | divided_by: 99999999999999999999 }}".to_owned(),
+                2,
+                1,
+            ),
+            (
+                "a\n {% for i in (-1..9223372036854775806) %}{% endfor %}".to_owned(),
+                2,
+                2,
+            ),
+            (
+                "a {{ -9223372036854775808 | divided_by: -1 }}".to_owned(),
+                1,
+                3,
+            ),
+        ] {
+            let error = renderer.text("f", &text).unwrap_err();
+            assert_eq!(
+                error.place(),
+                Some(("f".to_owned(), line, column)),
+                "{error}"
+            );
+            assert!(error.to_string().len() < 250 && error.way_out().is_some());
+        }
+    }
+
+    /// Blocks, filters and quotes in which the text between tags counts.
+    #[test]
+    fn texts_that_cannot_be_shortened() {
+        let template = Template::from_files("t", FILES).unwrap();
+        let renderer = renderer(&template, "x");
+        let long = "these words are long enough to be left out";
+        let twice = format!("{{% ifchanged %}}{long}{{% endifchanged %}}").repeat(2);
+        assert_eq!(renderer.text("f", &twice).unwrap(), long);
+        let mark = "{{ '%EF%B7%900%EF%B7%90' | url_decode }}";
+        let marked = renderer.text("f", &format!("{long}{mark}")).unwrap();
+        assert_eq!(marked, format!("{long}\u{fdd0}0\u{fdd0}"));
+        let quoted = format!("{{{{ 'a\n}}}} {long} {{{{ ' | size }}}}");
+        let size = format!("a\n}}}} {long} {{{{ ").len();
+        assert_eq!(renderer.text("f", &quoted).unwrap(), size.to_string());
+        let unclosed = format!("{{{{ 1 | append: 'x }}}}\n{long}\n' {{{{ ' }}}}");
+        assert!(renderer.text("f", &unclosed).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! Rendering a template into memory, to the same bytes as cargo-generate.
+
+mod conditions;
+mod filters;
+mod liquid;
+mod literals;
+mod quiet;
+
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use self::liquid::{Liquid, word_span};
+use crate::{
+    error::{Error, Result},
+    template::{
+        Template, TemplateFile,
+        answers::Answers,
+        config::{Matcher, is_ignored},
+        not_utf8,
+        tags::has_liquid,
+        variables::Variables,
+    },
+};
+
+/// A file that is ready to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedFile<'t> {
+    /// Its path below the project's folder.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub contents: Cow<'t, [u8]>,
+    /// Whether it can be run.
+    pub executable: bool,
+}
+
+/// A project in memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rendered<'t> {
+    /// Its files, in the order of their paths.
+    pub files: Vec<RenderedFile<'t>>,
+    /// Its folders, in order, also those without a file.
+    pub folders: Vec<PathBuf>,
+}
+
+impl Rendered<'_> {
+    /// The bytes of the file at `path`.
+    pub fn get(&self, path: impl AsRef<Path>) -> Option<&[u8]> {
+        let path = path.as_ref();
+        let file = self.files.iter().find(|file| file.path == path)?;
+        Some(&file.contents)
+    }
+}
+
+/// Renders a template for a project in the folder of its name, below the current one.
+///
+/// # Errors
+/// The template is wrong: the error names file, line, column and expression.
+pub fn render<'t>(template: &'t Template, answers: &Answers) -> Result<Rendered<'t>> {
+    render_at(template, answers, Path::new(answers.name().package()))
+}
+
+/// Renders a template for a project that will stand at `destination`.
+///
+/// # Errors
+/// The template is wrong: the error names file, line, column and expression.
+pub fn render_at<'t>(
+    template: &'t Template,
+    answers: &Answers,
+    destination: &Path,
+) -> Result<Rendered<'t>> {
+    render_with(template, Variables::new(answers, absolute(destination)?))
+}
+
+/// Renders a template with an author of whom the machine knows nothing.
+///
+/// # Errors
+/// The template is wrong: the error names file, line, column and expression.
+#[cfg(feature = "snapshot")]
+pub(crate) fn render_by<'t>(
+    template: &'t Template,
+    answers: &Answers,
+    destination: &Path,
+    author: [&str; 2],
+) -> Result<Rendered<'t>> {
+    let variables = Variables::new(answers, absolute(destination)?);
+    render_with(template, variables.by(author))
+}
+
+fn absolute(destination: &Path) -> Result<PathBuf> {
+    std::path::absolute(destination)
+        .map_err(|cause| Error::io("find the folder", destination, cause))
+}
+
+fn render_with(template: &Template, variables: Variables) -> Result<Rendered<'_>> {
+    let (renderer, ignored) = Renderer::new(template, variables)?;
+    renderer.project(template, &ignored)
+}
+
+struct Renderer {
+    matcher: Matcher,
+    liquid: Liquid,
+}
+
+impl Renderer {
+    /// A renderer of a template, and what is left out of it.
+    fn new(template: &Template, variables: Variables) -> Result<(Self, Vec<String>)> {
+        let variables = Rc::new(variables);
+        let rules = conditions::rules(template.config(), &variables)?;
+        let ignored = rules
+            .ignore
+            .iter()
+            .map(|entry| template.config().ignored_path(entry))
+            .collect::<Result<Vec<_>>>()?;
+        let renderer = Self {
+            matcher: template.config().matcher(&rules)?,
+            liquid: Liquid::new(variables),
+        };
+        Ok((renderer, ignored))
+    }
+
+    fn project<'t>(&self, template: &'t Template, ignored: &[String]) -> Result<Rendered<'t>> {
+        let kept = template.files().iter();
+        let kept = kept.filter(|file| !is_ignored(&file.path, ignored));
+        let mut files = Vec::new();
+        for file in kept {
+            files.push((file, self.file(file)?));
+        }
+        files.sort_by(|(_, one), (_, other)| one.path.cmp(&other.path));
+        for pair in files.windows(2) {
+            let [(one, first), (other, second)] = pair else {
+                continue;
+            };
+            if first.path == second.path {
+                return Err(Error::template(format!(
+                    "`{}` and `{}` come out at the same path",
+                    one.source, other.source
+                ))
+                .help("rename one of them, or leave one out with a `[conditional]` rule"));
+            }
+        }
+        let files: Vec<_> = files.into_iter().map(|(_, file)| file).collect();
+        Ok(Rendered {
+            folders: self.folders(template, ignored, files.iter().map(|file| &file.path))?,
+            files,
+        })
+    }
+
+    fn file<'t>(&self, file: &'t TemplateFile) -> Result<RenderedFile<'t>> {
+        let path = self.path(&file.path, &file.source)?;
+        let moved = path != Path::new(&file.path);
+        let rendered = self.matcher.renders(&file.path);
+        let contents = if rendered {
+            self.contents(file)?
+        } else {
+            Cow::Borrowed(&*file.contents)
+        };
+        Ok(RenderedFile {
+            // A rendered file that moves is written anew, and so loses its permission to run.
+            executable: file.executable && !(rendered && moved),
+            path,
+            contents,
+        })
+    }
+
+    fn contents<'t>(&self, file: &'t TemplateFile) -> Result<Cow<'t, [u8]>> {
+        let text = str::from_utf8(&file.contents).map_err(|_| not_utf8(file))?;
+        if !has_liquid(text.as_bytes()) {
+            return Ok(Cow::Borrowed(text.as_bytes()));
+        }
+        let rendered = self.liquid.text(&file.source, text)?;
+        Ok(Cow::Owned(rendered.into_bytes()))
+    }
+
+    /// Renders each part of a path and replaces what no file system takes.
+    fn path(&self, path: &str, source: &str) -> Result<PathBuf> {
+        path.split('/')
+            .map(|part| {
+                let rendered = if has_liquid(part.as_bytes()) {
+                    self.liquid.text(source, part)?
+                } else {
+                    part.to_owned()
+                };
+                let clean = sanitize(&rendered);
+                if clean.is_empty() {
+                    return Err(Error::template(format!(
+                        "the part `{part}` of the path `{source}` comes out empty"
+                    ))
+                    .at(source, path, word_span(path, part), "empty")
+                    .help(
+                        "leave the file out with a `[conditional]` rule, or give the part a name",
+                    ));
+                }
+                Ok(clean)
+            })
+            .collect()
+    }
+
+    /// The folders that are left: those of the files, and of the others those that keep their name.
+    fn folders<'f>(
+        &self,
+        template: &Template,
+        ignored: &[String],
+        files: impl Iterator<Item = &'f PathBuf>,
+    ) -> Result<Vec<PathBuf>> {
+        let mut folders: Vec<PathBuf> = files
+            .flat_map(|file| file.ancestors().skip(1))
+            .map(Path::to_path_buf)
+            .collect();
+        for folder in template.folders() {
+            if is_ignored(folder, ignored) {
+                continue;
+            }
+            let path = self.path(folder, folder)?;
+            if path == Path::new(folder) {
+                folders.push(path);
+            } else if !self.matcher.renders(folder) {
+                return Err(Error::template(format!(
+                    "cargo-generate cannot rename the folder `{folder}`, which is not rendered"
+                ))
+                .help("add the folder to `include`, or take it out of `exclude`"));
+            }
+        }
+        folders.retain(|folder| !folder.as_os_str().is_empty());
+        folders.sort();
+        folders.dedup();
+        Ok(folders)
+    }
+}
+
+fn sanitize(part: &str) -> String {
+    let plain = part
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    if plain && part.len() <= 255 && !part.bytes().all(|byte| byte == b'.') && !cfg!(windows) {
+        return part.to_owned();
+    }
+    let options = sanitize_filename::Options {
+        truncate: true,
+        replacement: "_",
+        ..sanitize_filename::Options::default()
+    };
+    sanitize_filename::sanitize_with_options(part, options)
+}

@@ -1,0 +1,519 @@
+//! What `cargo-generate.toml` states: the options, and which files are rendered, copied or left out.
+
+use std::{ops::Range, path::Path};
+
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use semver::{Version, VersionReq};
+use toml::{Spanned, de::DeTable};
+
+use super::option::{BUILT_IN, Choice, OptionKind, TemplateOption, Value};
+use crate::{
+    document::{Document, Place},
+    error::{Error, Kind, Result, suggest},
+};
+
+/// The file that states what a template asks and does.
+pub const CONFIG_FILE: &str = "cargo-generate.toml";
+
+const SECTIONS: &[&str] = &["template", "placeholders", "conditional", "hooks"];
+const TEMPLATE_KEYS: &[&str] = &[
+    "cargo_generate_version",
+    "include",
+    "exclude",
+    "ignore",
+    "fmt",
+    "vcs",
+    "init",
+    "sub_templates",
+];
+const RULE_KEYS: &[&str] = &["include", "exclude", "ignore", "placeholders"];
+const OPTION_KEYS: &[&str] = &["type", "prompt", "default", "choices", "regex"];
+const VCS: &[&str] = &["None", "Git"];
+/// The version of cargo-generate whose rules these are.
+const CARGO_GENERATE: Version = Version::new(0, 26, 0);
+const CHOICE_KEYS: &[&str] = &["value", "label"];
+
+/// Patterns of files, each with its place.
+type Patterns = Vec<Spanned<String>>;
+
+/// The version control of a new project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vcs {
+    /// `git init`, unless the project stands in a repository already.
+    Git,
+    /// None.
+    None,
+}
+
+/// Which files are rendered, which are copied as they are, and which are left out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules {
+    pub include: Option<Patterns>,
+    pub exclude: Option<Patterns>,
+    pub ignore: Patterns,
+}
+
+impl Rules {
+    /// Adds rules after these.
+    pub fn merge(&mut self, more: &Rules) {
+        for (mine, theirs) in [
+            (&mut self.include, &more.include),
+            (&mut self.exclude, &more.exclude),
+        ] {
+            if let Some(theirs) = theirs {
+                mine.get_or_insert_default().extend(theirs.iter().cloned());
+            }
+        }
+        self.ignore.extend(more.ignore.iter().cloned());
+    }
+}
+
+/// Rules that hold where an expression of Rhai is true.
+#[derive(Debug)]
+pub(crate) struct Conditional {
+    pub expression: Spanned<String>,
+    pub rules: Rules,
+}
+
+/// A parsed `cargo-generate.toml`.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub options: Vec<TemplateOption>,
+    pub rules: Rules,
+    pub conditionals: Vec<Conditional>,
+    /// The version control that it wants.
+    pub vcs: Option<Vcs>,
+    /// What messages call the file.
+    pub name: String,
+    text: String,
+}
+
+impl Config {
+    /// Reads the text of the file known as `name`.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let document = Document::new(name, text, Kind::Template);
+        let reader = Reader { document };
+        let table = document.parse()?;
+        let mut config = Self {
+            options: Vec::new(),
+            rules: Rules::default(),
+            conditionals: Vec::new(),
+            vcs: None,
+            name: name.to_owned(),
+            text: text.to_owned(),
+        };
+        let mut formats = true;
+        for (key, value) in &table {
+            match key.get_ref().as_ref() {
+                "template" => formats = reader.template(value, &mut config)?,
+                "placeholders" => config.options = reader.options(value)?,
+                "conditional" => config.conditionals = reader.conditionals(value)?,
+                "hooks" => return Err(reader.unsupported(key, "hooks are not run by Kiln")),
+                _ => return Err(document.unknown_key(key, SECTIONS)),
+            }
+        }
+        if formats {
+            return Err(document
+                .error(format!("`{name}` leaves formatting to cargo-generate"))
+                .help("set `fmt = false` in `[template]` and keep the files formatted"));
+        }
+        Ok(config)
+    }
+
+    /// An error that points at bytes of the file.
+    pub fn error_at(&self, span: Range<usize>, message: String, label: &str) -> Error {
+        Error::template(message).at(&self.name, &self.text, span, label)
+    }
+
+    /// Where `expression[at..]` stands in the file, as far as it is written without escapes.
+    pub fn inside(&self, expression: &Spanned<String>, at: usize) -> Range<usize> {
+        inside(&self.text, expression.get_ref(), expression.span(), at)
+    }
+
+    /// Checks the regular expressions, and points at what is wrong in one. Those of the template in
+    /// the binary are right, and this would be a good part of the time of `kiln new`.
+    pub fn check_regexes(&self) -> Result<()> {
+        for option in &self.options {
+            let OptionKind::Text { regex: Some(regex) } = &option.kind else {
+                continue;
+            };
+            let Err(error) = regex_syntax::parse(regex) else {
+                continue;
+            };
+            let (why, at) = match &error {
+                regex_syntax::Error::Parse(error) => {
+                    (error.kind().to_string(), error.span().start.offset)
+                }
+                regex_syntax::Error::Translate(error) => {
+                    (error.kind().to_string(), error.span().start.offset)
+                }
+                other => (other.to_string(), 0),
+            };
+            let span = option.regex_span.clone().unwrap_or(option.span.clone());
+            let span = inside(&self.text, regex, span, at);
+            let message = format!("the regex of `{}` is wrong", option.name);
+            let error = self.error_at(span, message, &why);
+            return Err(
+                error.help("it is written as the crate `regex` has it: https://docs.rs/regex")
+            );
+        }
+        Ok(())
+    }
+
+    /// A matcher of the files that are rendered.
+    pub fn matcher(&self, rules: &Rules) -> Result<Matcher> {
+        Ok(match (&rules.include, &rules.exclude) {
+            (Some(patterns), _) => Matcher::Include(self.gitignore(patterns)?),
+            (None, Some(patterns)) => Matcher::Exclude(self.gitignore(patterns)?),
+            (None, None) => Matcher::All,
+        })
+    }
+
+    /// What stands before paths of the template in messages.
+    pub fn root(&self) -> &str {
+        self.name.strip_suffix(CONFIG_FILE).unwrap_or("")
+    }
+
+    /// The path that an entry of `ignore` stands for, with `/` between its parts.
+    pub fn ignored_path(&self, entry: &Spanned<String>) -> Result<String> {
+        let mut parts = Vec::new();
+        for part in entry.get_ref().split('/') {
+            match part {
+                "" | "." => {}
+                ".." => parts.push(".."),
+                part => parts.push(part),
+            }
+        }
+        let escapes =
+            Path::new(entry.get_ref()).is_absolute() || parts.is_empty() || parts.contains(&"..");
+        if escapes {
+            return Err(self
+                .error_at(
+                    entry.span(),
+                    format!(
+                        "`ignore` reaches out of the template: `{}`",
+                        entry.get_ref()
+                    ),
+                    "leaves the template's folder",
+                )
+                .help("give a path below the template's folder"));
+        }
+        Ok(parts.join("/"))
+    }
+
+    /// The rules that always hold, and then those that hold under a condition.
+    pub fn all_rules(&self) -> impl Iterator<Item = &Rules> {
+        let conditional = self.conditionals.iter().map(|one| &one.rules);
+        std::iter::once(&self.rules).chain(conditional)
+    }
+
+    /// A matcher of some patterns.
+    pub fn gitignore(&self, patterns: &[Spanned<String>]) -> Result<Gitignore> {
+        // A root that no relative path starts with.
+        let mut builder = GitignoreBuilder::new("/template");
+        let bad = |pattern: &Spanned<String>, error: ignore::Error| {
+            self.error_at(
+                pattern.span(),
+                format!("`{}` is not a pattern: {error}", pattern.get_ref()),
+                "here",
+            )
+            .help("patterns are those of `.gitignore`")
+        };
+        for pattern in patterns {
+            builder
+                .add_line(None, pattern.get_ref())
+                .map_err(|error| bad(pattern, error))?;
+        }
+        builder.build().map_err(|error| bad(&patterns[0], error))
+    }
+}
+
+/// Says of a path whether its file is rendered.
+pub(crate) enum Matcher {
+    All,
+    Include(Gitignore),
+    Exclude(Gitignore),
+}
+
+impl Matcher {
+    /// Whether the file at `path` is rendered; else it is copied.
+    pub fn renders(&self, path: &str) -> bool {
+        match self {
+            Matcher::All => true,
+            Matcher::Include(patterns) => matches(patterns, path),
+            Matcher::Exclude(patterns) => !matches(patterns, path),
+        }
+    }
+}
+
+/// Whether `patterns` match the file at `path` or a folder that it is in.
+pub(crate) fn matches(patterns: &Gitignore, path: &str) -> bool {
+    patterns
+        .matched_path_or_any_parents(path, false)
+        .is_ignore()
+}
+
+/// Whether `path` is one of `ignored` or lies in one.
+pub(crate) fn is_ignored(path: &str, ignored: &[String]) -> bool {
+    ignored.iter().any(|one| one == path)
+        || parents(path).any(|parent| ignored.iter().any(|one| one == parent))
+}
+
+/// The folders above `path`, the nearest first.
+pub(crate) fn parents(path: &str) -> impl Iterator<Item = &str> {
+    path.rmatch_indices('/').map(|(at, _)| &path[..at])
+}
+
+/// Where `value[at..]` stands in a text that has `value` at `span`, if it is written without escapes.
+fn inside(text: &str, value: &str, span: Range<usize>, at: usize) -> Range<usize> {
+    let raw = &text[span.clone()];
+    match raw.find(value) {
+        Some(quote) if raw.is_char_boundary(quote + at) => {
+            let start = span.start + quote + at;
+            start..span.end.saturating_sub(quote).max(start)
+        }
+        _ => span,
+    }
+}
+
+struct Reader<'a> {
+    document: Document<'a>,
+}
+
+impl Reader<'_> {
+    fn unsupported(&self, key: &Spanned<impl AsRef<str>>, message: &str) -> Error {
+        self.document
+            .error_at(key.span(), message, "not supported")
+            .help("use options, `include`, `exclude`, `ignore` and `[conditional]` rules")
+    }
+
+    /// Reads `[template]`; says whether the output is to be formatted.
+    fn template(&self, value: &Place<'_>, config: &mut Config) -> Result<bool> {
+        let mut formats = true;
+        let rules = &mut config.rules;
+        for (key, value) in self.document.table("template", value)? {
+            let name = key.get_ref().as_ref();
+            match name {
+                "include" => rules.include = Some(self.document.strings(name, value)?),
+                "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
+                "ignore" => rules.ignore = self.document.strings(name, value)?,
+                "fmt" => formats = self.document.boolean(name, value)?,
+                "cargo_generate_version" => self.check_version(name, value)?,
+                "vcs" => config.vcs = Some(self.vcs(name, value)?),
+                "init" if !self.document.boolean(name, value)? => {}
+                "init" => return Err(self.unsupported(key, "Kiln always makes a new folder")),
+                "sub_templates" => {
+                    return Err(self.unsupported(key, "Kiln takes one template, not several"));
+                }
+                _ => return Err(self.document.unknown_key(key, TEMPLATE_KEYS)),
+            }
+        }
+        Ok(formats)
+    }
+
+    /// A template that needs rules which Kiln does not follow is not for Kiln.
+    fn check_version(&self, key: &str, value: &Place<'_>) -> Result<()> {
+        let wanted = self.document.string(key, value)?;
+        let error = |message| self.document.error_at(value.span(), message, "here");
+        let parsed = VersionReq::parse(&wanted)
+            .map_err(|why| error(format!("`{wanted}` is no requirement of a version: {why}")))?;
+        if parsed.matches(&CARGO_GENERATE) {
+            return Ok(());
+        }
+        Err(error(format!(
+            "the template wants cargo-generate {wanted}, and Kiln follows the rules of {CARGO_GENERATE}"
+        ))
+        .help("widen it, if the template renders as it should"))
+    }
+
+    fn vcs(&self, key: &str, value: &Place<'_>) -> Result<Vcs> {
+        let given = self.document.string(key, value)?;
+        match given.as_str() {
+            "None" => Ok(Vcs::None),
+            "Git" => Ok(Vcs::Git),
+            _ => Err(self
+                .document
+                .error_at(
+                    value.span(),
+                    format!("{given:?} is no version control"),
+                    "here",
+                )
+                .help(suggest(&given, VCS.iter().copied(), "they"))),
+        }
+    }
+
+    fn conditionals(&self, value: &Place<'_>) -> Result<Vec<Conditional>> {
+        let table = self.document.table("conditional", value)?;
+        table
+            .iter()
+            .map(|(key, value)| {
+                let expression = Spanned::new(key.span(), key.get_ref().to_string());
+                let rules = self.rules(self.document.table(expression.get_ref(), value)?)?;
+                Ok(Conditional { expression, rules })
+            })
+            .collect()
+    }
+
+    fn rules(&self, table: &DeTable<'_>) -> Result<Rules> {
+        let mut rules = Rules::default();
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            match name {
+                "include" => rules.include = Some(self.document.strings(name, value)?),
+                "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
+                "ignore" => rules.ignore = self.document.strings(name, value)?,
+                "placeholders" => {
+                    return Err(self.unsupported(key, "Kiln asks every option, always"));
+                }
+                _ => return Err(self.document.unknown_key(key, RULE_KEYS)),
+            }
+        }
+        Ok(rules)
+    }
+
+    fn options(&self, value: &Place<'_>) -> Result<Vec<TemplateOption>> {
+        let table = self.document.table("placeholders", value)?;
+        table
+            .iter()
+            .map(|(key, value)| {
+                let name = key.get_ref().as_ref();
+                if BUILT_IN.contains(&name) {
+                    let message = format!("`{name}` is built in and cannot be an option");
+                    let error = self.document.error_at(key.span(), message, "built in");
+                    return Err(error.help("give the option another name"));
+                }
+                self.option(key, self.document.table(name, value)?)
+            })
+            .collect()
+    }
+
+    fn option(
+        &self,
+        name: &Spanned<impl AsRef<str>>,
+        table: &DeTable<'_>,
+    ) -> Result<TemplateOption> {
+        for key in table.keys() {
+            if !OPTION_KEYS.contains(&key.get_ref().as_ref()) {
+                return Err(self.document.unknown_key(key, OPTION_KEYS));
+            }
+        }
+        let text = |key| {
+            let value = table.get(key);
+            value
+                .map(|value| self.document.string(key, value))
+                .transpose()
+        };
+        let prompt = text("prompt")?.ok_or_else(|| {
+            let message = format!("the option `{}` has no prompt", name.get_ref().as_ref());
+            let error = self.document.error_at(name.span(), message, "this option");
+            error.help("add `prompt = \"what you ask\"`")
+        })?;
+        let kind = self.kind(name, table, text("type")?, text("regex")?)?;
+        let default = table.get("default");
+        let default = default
+            .map(|value| self.default(&kind, value))
+            .transpose()?;
+        Ok(TemplateOption {
+            name: name.get_ref().as_ref().to_owned(),
+            prompt,
+            kind,
+            default,
+            span: name.span(),
+            regex_span: table.get("regex").map(Place::span),
+        })
+    }
+
+    fn kind(
+        &self,
+        name: &Spanned<impl AsRef<str>>,
+        table: &DeTable<'_>,
+        kind: Option<String>,
+        regex: Option<String>,
+    ) -> Result<OptionKind> {
+        let choices = table.get("choices");
+        let choices = choices.map(|value| self.choices(value)).transpose()?;
+        let is_text = !matches!(kind.as_deref(), Some("bool" | "array")) && choices.is_none();
+        if let Some(place) = table.get("regex").filter(|_| !is_text) {
+            let message = "only a text without choices has a `regex`";
+            let error = self.document.error_at(place.span(), message, "here");
+            return Err(error.help("leave it out, or make the option a text without choices"));
+        }
+        match (kind.as_deref().unwrap_or("string"), choices) {
+            ("string", Some(choices)) => Ok(OptionKind::Choice(choices)),
+            ("string" | "text" | "editor", None) => Ok(OptionKind::Text { regex }),
+            ("array", Some(choices)) => Ok(OptionKind::List(choices)),
+            ("bool", None) => Ok(OptionKind::Flag),
+            (kind, choices) => {
+                let with = if choices.is_some() { "with" } else { "without" };
+                Err(self
+                    .document
+                    .error_at(
+                        name.span(),
+                        format!("an option cannot be of type `{kind}` {with} choices"),
+                        "this option",
+                    )
+                    .help(
+                        "there are `string`, also with choices; `text` and `editor`; `array` with \
+                     choices; and `bool`",
+                    ))
+            }
+        }
+    }
+
+    fn choices(&self, value: &Place<'_>) -> Result<Vec<Choice>> {
+        let array = value.get_ref().as_array();
+        let array = array.ok_or_else(|| self.document.wrong_type("choices", value, "an array"))?;
+        if array.is_empty() {
+            let message = "`choices` is empty";
+            let error = self
+                .document
+                .error_at(value.span(), message, "nothing here");
+            return Err(error.help("add the values to choose from, or take `choices` out"));
+        }
+        array.iter().map(|one| self.choice(one)).collect()
+    }
+
+    fn choice(&self, value: &Place<'_>) -> Result<Choice> {
+        let Some(table) = value.get_ref().as_table() else {
+            let value = self.document.string("choices", value)?;
+            let label = value.clone();
+            return Ok(Choice { value, label });
+        };
+        for key in table.keys() {
+            if !CHOICE_KEYS.contains(&key.get_ref().as_ref()) {
+                return Err(self.document.unknown_key(key, CHOICE_KEYS));
+            }
+        }
+        let inner = table.get("value");
+        let inner = inner.ok_or_else(|| {
+            self.document
+                .error_at(value.span(), "a choice has no `value`", "this choice")
+                .help("add `value = \"what the template sees\"`")
+        })?;
+        let value = self.document.string("value", inner)?;
+        let label = table.get("label");
+        let label = label
+            .map(|label| self.document.string("label", label))
+            .transpose()?;
+        Ok(Choice {
+            label: label.unwrap_or_else(|| value.clone()),
+            value,
+        })
+    }
+
+    fn default(&self, kind: &OptionKind, value: &Place<'_>) -> Result<Value> {
+        Ok(match kind {
+            OptionKind::Flag => Value::Flag(self.document.boolean("default", value)?),
+            OptionKind::List(_) => Value::List(
+                self.document
+                    .strings("default", value)?
+                    .into_iter()
+                    .map(Spanned::into_inner)
+                    .collect(),
+            ),
+            OptionKind::Text { .. } | OptionKind::Choice(_) => {
+                Value::Text(self.document.string("default", value)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Values of options, as the command line and values files give them.
+
+use std::{fs, path::Path};
+
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    Template,
+    answers::{Values, unknown_option},
+    option::{OptionKind, TemplateOption, Value},
+};
+use crate::{
+    document::{Document, Place},
+    error::{Error, Kind, Result, suggest},
+};
+
+/// Reads the values file, if any, and then the definitions, which win.
+pub(crate) fn read(template: &Template, file: Option<&Path>, defines: &[String]) -> Result<Values> {
+    let mut values = match file {
+        Some(path) => read_file(template, path)?,
+        None => Values::new(),
+    };
+    for define in defines {
+        let (key, value) = parse_define(template, define)?;
+        values.insert(key, value);
+    }
+    Ok(values)
+}
+
+fn parse_define(template: &Template, define: &str) -> Result<(String, Value)> {
+    let here = |error: Error, part: &str, label: &str| {
+        let start = part.as_ptr() as usize - define.as_ptr() as usize;
+        error.in_argument("--define", define, start..start + part.len(), label)
+    };
+    let (key, value) = define.split_once('=').ok_or_else(|| {
+        let error = Error::input(format!("`--define {define}` has no `=`"));
+        let key = if define.is_empty() { "KEY" } else { define };
+        here(error, define, "no `=`").help(format!("write `--define {key}=VALUE`"))
+    })?;
+    let (key, value) = (key.trim(), value.trim_start());
+    let option = template
+        .option(key)
+        .ok_or_else(|| here(unknown_option(template, key), key, "no option"))?;
+    let value = option
+        .parse(value)
+        .map_err(|error| here(error, value, "this value"))?;
+    Ok((key.to_owned(), value))
+}
+
+fn read_file(template: &Template, path: &Path) -> Result<Values> {
+    let bytes = fs::read(path)
+        .map_err(|cause| Error::io("read the values file", path, cause).into_input())?;
+    let name = path.display().to_string();
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::input(format!("the values file `{name}` is not UTF-8 (byte {at})"))
+            .at_wrong_byte(&name, error.as_bytes())
+            .help("save it as UTF-8; a values file is TOML")
+    })?;
+    parse_file(template, &name, &text)
+}
+
+/// Parses a values file: options at the top, or, as `cargo generate` wants it, under `[values]`.
+pub(crate) fn parse_file(template: &Template, name: &str, text: &str) -> Result<Values> {
+    let document = Document::new(name, text, Kind::Input);
+    let table = document.parse()?;
+    let Some(values) = table.get("values") else {
+        return read_table(template, &document, &table);
+    };
+    if let Some(other) = table.keys().find(|key| key.get_ref() != "values") {
+        let message = "a values file has its options under `[values]` or none";
+        let error = document.error_at(other.span(), message, "not under `[values]`");
+        return Err(error.help("move it below `[values]`"));
+    }
+    read_table(template, &document, document.table("values", values)?)
+}
+
+/// Reads a table of options.
+pub(crate) fn read_table(
+    template: &Template,
+    document: &Document<'_>,
+    table: &DeTable<'_>,
+) -> Result<Values> {
+    let mut values = Values::new();
+    for (key, place) in table {
+        let name = key.get_ref().as_ref();
+        let Some(option) = template.option(name) else {
+            let names = template.options().iter().map(|option| option.name.as_str());
+            let message = format!("there is no option `{name}`");
+            return Err(document
+                .error_at(key.span(), message, "no option")
+                .help(suggest(name, names, "the options")));
+        };
+        values.insert(name.to_owned(), read_value(document, option, place)?);
+    }
+    Ok(values)
+}
+
+/// Reads the value of one option.
+pub(crate) fn read_value(
+    document: &Document<'_>,
+    option: &TemplateOption,
+    place: &Place<'_>,
+) -> Result<Value> {
+    let text = match (&option.kind, place.get_ref()) {
+        (OptionKind::List(_), DeValue::Array(_)) => document
+            .strings(&option.name, place)?
+            .into_iter()
+            .map(toml::Spanned::into_inner)
+            .collect::<Vec<_>>()
+            .join(","),
+        (_, DeValue::String(text)) => text.to_string(),
+        (_, DeValue::Boolean(flag)) => flag.to_string(),
+        (_, DeValue::Integer(number)) => number.to_string(),
+        (OptionKind::List(_), _) => {
+            return Err(document.wrong_type(&option.name, place, "an array of strings"));
+        }
+        _ => return Err(document.wrong_type(&option.name, place, "a string")),
+    };
+    option
+        .parse(&text)
+        .map_err(|error| document.relocate(error, place))
+}
