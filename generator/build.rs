@@ -1,5 +1,5 @@
-//! Embeds the template, the examples, and those of earlier releases: writes one `include_bytes!` for
-//! each content, so that the binary alone is enough.
+//! Embeds the template, the examples and those of earlier releases in the binary, with one
+//! `include_bytes!` for each distinct content.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
         let folder = root.join(folder);
         let mut files = Vec::new();
         collect(&folder, "", &mut files)?;
-        assert!(!files.is_empty(), "{} holds no files", folder.display());
+        assert!(!files.is_empty(), "{} has no files", folder.display());
         let files = blobs.table(files.iter().map(|(path, executable)| {
             let source = folder.join(path);
             (path.as_str(), source, *executable)
@@ -34,7 +34,7 @@ fn main() -> io::Result<()> {
     fs::write(out.join("embedded.rs"), blobs.code + &tables)
 }
 
-/// The contents of all files, each once: most stay the same from release to release.
+/// The distinct contents of all files, most of which are equal in several releases.
 #[derive(Default)]
 struct Blobs {
     names: HashMap<Vec<u8>, String>,
@@ -42,7 +42,7 @@ struct Blobs {
 }
 
 impl Blobs {
-    /// The name of the static that holds what `path` holds.
+    /// The name of the static with the contents of the file at `path`.
     fn name(&mut self, path: &Path) -> io::Result<String> {
         let contents = fs::read(path)?;
         if let Some(name) = self.names.get(&contents) {
@@ -59,7 +59,7 @@ impl Blobs {
         Ok(name)
     }
 
-    /// A table of files: path, contents, and whether it can be run.
+    /// A table of files with path, contents and executable bit.
     fn table<'p>(
         &mut self,
         files: impl Iterator<Item = (&'p str, PathBuf, bool)>,
@@ -74,8 +74,8 @@ impl Blobs {
     }
 }
 
-/// The releases in `folder`, the oldest first: `VERSION.txt` lists the files of one, a line each with
-/// hash, mode and path; `objects` has the contents by their hash.
+/// The releases in `folder`, oldest first. `VERSION.txt` lists the files of a release, one per
+/// line, as hash, mode and path; `objects` has the contents by hash.
 fn history(folder: &Path, blobs: &mut Blobs) -> io::Result<String> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut releases = Vec::new();
@@ -109,7 +109,7 @@ fn history(folder: &Path, blobs: &mut Blobs) -> io::Result<String> {
     Ok(code)
 }
 
-/// The numbers of a version, which sort as versions do.
+/// The numbers of a version, for sorting.
 fn ordered(version: &str) -> Vec<u64> {
     let numbers = version.split('.').map(|number| number.parse());
     numbers
@@ -117,8 +117,7 @@ fn ordered(version: &str) -> Vec<u64> {
         .unwrap_or_else(|_| panic!("history/{version}.txt: a release is called x.y.z"))
 }
 
-/// Every file below `folder`, in order, but what no template holds: `.git`, build folders, and what
-/// Python leaves.
+/// All files below `folder`, in order, without `.git`, build folders and Python caches.
 fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, bool)>) -> io::Result<()> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! What `kiln new` takes: the whole process, and the parts of it in this one.
+//! Benchmarks of `kiln new`: the whole process, and its parts in this process.
 
 use std::{
     hint::black_box,

@@ -1,10 +1,12 @@
-//! Sizes, numbers and paths as people read them.
+//! Human-readable formatting of sizes, numbers, paths and hashes.
 
 use std::path::Path;
 
-/// A size for people.
+use sha2::{Digest, Sha256};
+
+/// A size in bytes, KB or MB.
 pub(crate) fn size(bytes: usize) -> String {
-    // Rounding is what is wanted of a size that somebody reads.
+    // Rounding is intended: the size is displayed only.
     #[allow(clippy::cast_precision_loss)]
     let shown = bytes as f64;
     match bytes {
@@ -14,18 +16,29 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
-/// The path of a file in a project with `/` between its parts, as all systems read it.
+/// A path with `/` as separator, on every platform.
 pub(crate) fn slashed(path: &Path) -> String {
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
     parts.join("/")
 }
 
-/// `1 file`, or so many `files`.
+/// The digest as lower-case hexadecimal digits.
+pub(crate) fn hex(hash: Sha256) -> String {
+    let digest = hash.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The SHA-256 of `bytes` as lower-case hexadecimal digits.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(Sha256::new().chain_update(bytes))
+}
+
+/// `1 file`, or `count` followed by `files`.
 pub(crate) fn files(count: usize) -> String {
     counted(count, "file")
 }
 
-/// So many of what is called `one`, which ends in an `s` where there are several.
+/// `count` and the noun `one`, with a plural `s` unless `count` is 1.
 pub(crate) fn counted(count: usize, one: &str) -> String {
     match count {
         1 => format!("1 {one}"),

@@ -1,4 +1,4 @@
-//! A TOML text in which every error points at its place.
+//! TOML documents whose errors point at line and column.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use toml::{
 
 use crate::error::{Error, Kind, Result};
 
-/// A table of TOML with the text that it came from.
+/// A TOML text with its name.
 #[derive(Clone, Copy)]
 pub struct Document<'a> {
     name: &'a str,
@@ -17,19 +17,19 @@ pub struct Document<'a> {
     kind: Kind,
 }
 
-/// A key or value of a document, with its place.
+/// A key or value of a document, with its span.
 pub type Place<'a> = Spanned<DeValue<'a>>;
 
 impl<'a> Document<'a> {
-    /// A text known to people as `name`; its errors are of `kind`.
+    /// A text named `name` in messages; its errors are of `kind`.
     pub fn new(name: &'a str, text: &'a str, kind: Kind) -> Self {
         Self { name, text, kind }
     }
 
-    /// Parses it.
+    /// Parses the text.
     ///
     /// # Errors
-    /// The text is not TOML; the error points at the place.
+    /// The text is not TOML.
     pub fn parse(&self) -> Result<DeTable<'a>> {
         DeTable::parse(self.text)
             .map(Spanned::into_inner)
@@ -42,7 +42,7 @@ impl<'a> Document<'a> {
             })
     }
 
-    /// An error in this document without a place.
+    /// An error in this document without a span.
     pub fn error(&self, message: impl Into<String>) -> Error {
         match self.kind {
             Kind::Template => Error::template(message),
@@ -50,15 +50,15 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// An error that points at bytes of this document.
+    /// An error that points at `span`.
     pub fn error_at(&self, span: Range<usize>, message: impl Into<String>, label: &str) -> Error {
         self.error(message).at(self.name, self.text, span, label)
     }
 
-    /// The text of `value`.
+    /// The string in `value`.
     ///
     /// # Errors
-    /// It is not a string.
+    /// `value` is not a string.
     pub fn string(&self, key: &str, value: &Place<'_>) -> Result<String> {
         value
             .get_ref()
@@ -67,10 +67,10 @@ impl<'a> Document<'a> {
             .ok_or_else(|| self.wrong_type(key, value, "a string"))
     }
 
-    /// The truth of `value`.
+    /// The boolean in `value`.
     ///
     /// # Errors
-    /// It is not a boolean.
+    /// `value` is not a boolean.
     pub fn boolean(&self, key: &str, value: &Place<'_>) -> Result<bool> {
         value
             .get_ref()
@@ -81,7 +81,7 @@ impl<'a> Document<'a> {
     /// The table in `value`.
     ///
     /// # Errors
-    /// It is not a table.
+    /// `value` is not a table.
     pub fn table<'v, 'd>(&self, key: &str, value: &'v Place<'d>) -> Result<&'v DeTable<'d>> {
         value
             .get_ref()
@@ -89,10 +89,10 @@ impl<'a> Document<'a> {
             .ok_or_else(|| self.wrong_type(key, value, "a table"))
     }
 
-    /// The strings in `value`, each with its place.
+    /// The strings in `value`, each with its span.
     ///
     /// # Errors
-    /// It is not an array of strings.
+    /// `value` is not an array of strings.
     pub fn strings(&self, key: &str, value: &Place<'_>) -> Result<Vec<Spanned<String>>> {
         let array = value
             .get_ref()
@@ -104,12 +104,12 @@ impl<'a> Document<'a> {
             .collect()
     }
 
-    /// The same error, with its place in this document.
+    /// The same error, pointing at `value`.
     pub fn relocate(&self, error: Error, value: &Place<'_>) -> Error {
         error.at(self.name, self.text, value.span(), "this value")
     }
 
-    /// `key` does not hold what it should.
+    /// An error for a value of `key` that has the wrong type.
     pub fn wrong_type(&self, key: &str, value: &Place<'_>, wanted: &str) -> Error {
         self.error_at(
             value.span(),
@@ -119,13 +119,13 @@ impl<'a> Document<'a> {
         .help(format!("write {}", written(key, wanted)))
     }
 
-    /// `key` is not one of `known`.
+    /// An error for a key that is not in `known`.
     pub fn unknown_key(&self, key: &Spanned<impl AsRef<str>>, known: &[&str]) -> Error {
         let given = key.get_ref().as_ref();
         self.error_at(
             key.span(),
             format!("unknown key `{given}` in `{}`", self.name),
-            "not a key here",
+            "unknown key",
         )
         .help(crate::error::suggest(
             given,
@@ -135,13 +135,13 @@ impl<'a> Document<'a> {
     }
 }
 
-/// How a value of this sort is written.
+/// An example of TOML syntax for a value of type `sort`.
 fn written(key: &str, sort: &str) -> String {
     match sort {
         "true or false" => format!("`{key} = true` or `{key} = false`"),
-        "a table" => format!("`[{key}]`, and what is in it on the lines below"),
+        "a table" => format!("`[{key}]`, and its keys on the lines below"),
         "an array" | "an array of strings" => format!("`{key} = [\"one\", \"two\"]`"),
-        "an array of tables" => format!("`[[{key}]]` before each"),
+        "an array of tables" => format!("`[[{key}]]` above each table"),
         _ => format!("`{key} = \"text\"`"),
     }
 }

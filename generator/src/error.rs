@@ -1,4 +1,4 @@
-//! What can go wrong, said for people: what is wrong, where, and what to do about it.
+//! The error type: a message, its place in a file, and help.
 
 use std::{fmt, io, ops::Range, path::Path};
 
@@ -6,24 +6,24 @@ use miette::{
     Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode,
 };
 
-/// How wide messages are.
+/// Maximum width of a message.
 const WIDTH: usize = 100;
-/// Longer lines than this are not shown.
+/// Maximum length of a source line that is shown.
 const LONGEST_LINE: usize = 400;
 
 /// The result of every fallible function of Kiln.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What sort of thing went wrong. It decides the exit status.
+/// The kind of an error, which decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What the user gave is wrong: an argument, a name, an option, a values file, a folder.
+    /// Invalid input: an argument, a name, an option, a values file or a folder.
     Input,
     /// The file system or another program failed.
     System,
-    /// The template is wrong.
+    /// The template is invalid.
     Template,
-    /// The user left a prompt, or pressed Ctrl-C.
+    /// The user left a prompt or pressed Ctrl-C.
     Cancelled,
 }
 
@@ -39,7 +39,7 @@ impl Kind {
     }
 }
 
-/// An error with, where it has one, its place in a file and a way out.
+/// An error, optionally with its place in a file and help.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -66,17 +66,17 @@ impl Error {
         }))
     }
 
-    /// What the user gave is wrong.
+    /// An error for invalid input.
     pub fn input(message: impl Into<String>) -> Self {
         Self::new(Kind::Input, message.into())
     }
 
-    /// The file system or another program failed.
+    /// An error for a failure of the file system or of another program.
     pub fn system(message: impl Into<String>) -> Self {
         Self::new(Kind::System, message.into())
     }
 
-    /// The template is wrong.
+    /// An error for an invalid template.
     pub fn template(message: impl Into<String>) -> Self {
         Self::new(Kind::Template, message.into())
     }
@@ -89,16 +89,16 @@ impl Error {
         )
     }
 
-    /// The user pressed Ctrl-C while other programs ran.
+    /// The user pressed Ctrl-C while child processes ran.
     pub fn interrupted() -> Self {
-        let message = "stopped, with all that was started";
+        let message = "interrupted; all child processes were stopped";
         Self::new(Kind::Cancelled, message.to_owned())
     }
 
-    /// `action` on `path` failed in the file system.
+    /// An error for `action` on `path` that failed in the file system.
     pub fn io(action: &str, path: &Path, cause: io::Error) -> Self {
         let mut error = Self::system(format!("cannot {action} `{}`", path.display()));
-        error.0.help = way_out(&cause).map(str::to_owned);
+        error.0.help = help_for(&cause).map(str::to_owned);
         error.0.cause = Some(cause);
         error
     }
@@ -109,7 +109,7 @@ impl Error {
         let Err(error) = str::from_utf8(bytes) else {
             return self;
         };
-        // What is wrong is replaced, and all before it keeps its place.
+        // Only the invalid bytes are replaced, so the offsets before them stay the same.
         let (at, text) = (error.valid_up_to(), String::from_utf8_lossy(bytes));
         let start = text[..at].rfind('\n').map_or(0, |line| line + 1);
         let end = text[at..].find('\n').map_or(text.len(), |line| at + line);
@@ -117,29 +117,29 @@ impl Error {
             return self;
         }
         let wrong = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
-        self.at(name, &text, wrong, "no UTF-8")
+        self.at(name, &text, wrong, "not UTF-8")
     }
 
-    /// The same error, laid to what the user gave.
+    /// The same error with kind [`Kind::Input`].
     #[must_use]
     pub(crate) fn into_input(mut self) -> Self {
         self.0.kind = Kind::Input;
         self
     }
 
-    /// Says what to do about it.
+    /// Adds help: how to resolve the error.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
         self
     }
 
-    /// Points at bytes of a text that is known as `name`.
+    /// Points at a span of `text`, which messages call `name`.
     #[must_use]
     pub fn at(mut self, name: &str, text: &str, span: Range<usize>, label: &str) -> Self {
         let mut text = text.to_owned();
         if span.start >= text.len() {
-            // Nothing is drawn below what is not there.
+            // An empty span at the end of the text would not be drawn.
             text.push(' ');
         }
         self.0.place = Some(Place {
@@ -149,7 +149,7 @@ impl Error {
         self
     }
 
-    /// Points at bytes of an argument of the command line that is known as `name`.
+    /// Points at a span of the command-line argument `name`.
     #[must_use]
     pub(crate) fn in_argument(
         self,
@@ -158,14 +158,14 @@ impl Error {
         span: Range<usize>,
         label: &str,
     ) -> Self {
-        // There is nothing to point at in an empty one.
+        // An empty argument has no span to point at.
         if argument.trim().is_empty() {
             return self;
         }
         self.at(name, argument, span, label)
     }
 
-    /// Draws it for people: what is wrong, the place with a caret, and what to do about it.
+    /// Renders the error: the message, its place with a caret, and the help.
     pub fn draw(&self, color: bool) -> String {
         let theme = if color {
             GraphicalTheme::unicode()
@@ -182,17 +182,17 @@ impl Error {
         }
     }
 
-    /// The way out, where one is known.
-    pub(crate) fn way_out(&self) -> Option<&str> {
+    /// The help text.
+    pub(crate) fn help_text(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
 
-    /// What sort of thing went wrong.
+    /// The kind of the error.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// Where it is: the name of the text, and line and column from 1.
+    /// The place: the name of the text, and the line and column, counted from 1.
     pub fn place(&self) -> Option<(String, usize, usize)> {
         let place = self.0.place.as_ref()?;
         let contents = place.source.read_span(place.label.inner(), 0, 0).ok()?;
@@ -244,23 +244,23 @@ impl Diagnostic for Error {
     }
 }
 
-/// What to do where the file system fails like this.
-fn way_out(cause: &io::Error) -> Option<&'static str> {
+/// Help for a kind of I/O error.
+fn help_for(cause: &io::Error) -> Option<&'static str> {
     use io::ErrorKind;
     Some(match cause.kind() {
-        ErrorKind::NotFound => "check the path: a part of it does not exist",
-        ErrorKind::AlreadyExists => "something of this name is there already: move it away first",
-        ErrorKind::PermissionDenied => "check who may read and write there",
-        ErrorKind::ReadOnlyFilesystem => "choose a place that can be written",
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on the disk, and try again",
+        ErrorKind::NotFound => "check the path: part of it does not exist",
+        ErrorKind::AlreadyExists => "a file or folder of this name exists: move it away first",
+        ErrorKind::PermissionDenied => "check the permissions of the path",
+        ErrorKind::ReadOnlyFilesystem => "choose a writable file system",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some disk space and try again",
         ErrorKind::IsADirectory => "give a file; this is a folder",
-        ErrorKind::NotADirectory => "give a folder; a part of this path is a file",
+        ErrorKind::NotADirectory => "give a folder; part of this path is a file",
         ErrorKind::InvalidFilename => "choose a shorter name, or one with other characters",
         _ => return None,
     })
 }
 
-/// The candidate that `given` was probably meant to be.
+/// The candidate nearest to `given` by edit distance, if one is near enough.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.is_empty() {
         return None;
@@ -273,7 +273,7 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// `` did you mean `x`? `` where something is near, and else what there is.
+/// `` did you mean `x`? `` if a candidate is near, and the list of all candidates.
 pub fn suggest<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,

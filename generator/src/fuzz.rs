@@ -1,5 +1,6 @@
-//! Texts of users and of templates, broken at random: no panic, whatever they are.
-//! `KILN_FUZZ_CASES` sets how many there are of each kind, and `KILN_FUZZ_SEED` which.
+//! Randomly mutated inputs of users and templates: none may cause a panic.
+//!
+//! `KILN_FUZZ_CASES` sets the number of cases of each kind, `KILN_FUZZ_SEED` the seed.
 
 use std::{
     env,
@@ -26,10 +27,10 @@ use crate::{
     },
 };
 
-/// Cases of each kind in a usual run.
+/// Cases of each kind by default.
 const CASES: u64 = 3_000;
 
-/// What texts of Kiln are made of.
+/// Fragments that mutations insert.
 const PIECES: &[&str] = &[
     "{{",
     "}}",
@@ -136,7 +137,7 @@ const PIECES: &[&str] = &[
     "\\p{",
 ];
 
-/// A sequence of numbers that is the same every time: xorshift64*, Vigna 2016.
+/// A deterministic random number generator: xorshift64*, Vigna 2016.
 struct Numbers(u64);
 
 impl Numbers {
@@ -151,7 +152,7 @@ impl Numbers {
         usize::try_from(self.next() % end.max(1) as u64).expect("it is below a usize")
     }
 
-    /// A place between two characters.
+    /// A random character boundary of `text`.
     fn place(&mut self, text: &str) -> usize {
         let mut at = self.below(text.len() + 1);
         while !text.is_char_boundary(at) {
@@ -160,7 +161,7 @@ impl Numbers {
         at
     }
 
-    /// A text like this one, but for a few changes.
+    /// A copy of `text` with a few random mutations.
     fn broken(&mut self, text: &str) -> String {
         let mut text = text.to_owned();
         for _ in 0..=self.below(6) {
@@ -184,12 +185,12 @@ impl Numbers {
     }
 }
 
-/// Feeds broken texts to `read`, each of which starts as one of `seeds`.
+/// Feeds mutations of `seeds` to `read`.
 fn fuzz(what: &str, seeds: &[&str], read: impl Fn(&str, &mut Numbers)) {
     fuzz_less(1, what, seeds, read);
 }
 
-/// The same with a part of the cases, for what takes long.
+/// Like `fuzz`, with fewer cases, for slow readers.
 fn fuzz_less(part: u64, what: &str, seeds: &[&str], read: impl Fn(&str, &mut Numbers)) {
     let number = |name: &str, default: u64| {
         let value = env::var(name).ok().and_then(|value| value.parse().ok());
@@ -211,7 +212,7 @@ fn embedded(path: &str) -> &'static str {
     str::from_utf8(file.unwrap().1).unwrap()
 }
 
-/// An error can be drawn, and its place lies in the text.
+/// Checks that an error can be drawn and that its span lies in the text.
 fn is_drawn(error: &Error, text: &str) {
     assert!(!error.draw(false).is_empty());
     if let Some((_, line, column)) = error.place() {
@@ -309,7 +310,7 @@ fn markers() {
         scan_text(file, text, &mut scan);
         for todo in &scan.todos {
             assert!(text.lines().nth(todo.line - 1).unwrap().contains(&todo.id));
-            // What is removed is lines, and no others change.
+            // Only whole lines are removed, and no others change.
             let without = without_marker(file, text, &todo.id).unwrap();
             assert!(without.len() < text.len());
         }
@@ -318,7 +319,7 @@ fn markers() {
 
 const CONFIG: &str = "[template]\nfmt = false\n[placeholders]\ntext = { prompt = \"?\" }\n";
 
-/// A template of one option and these files, which live for ever, as the embedded ones do.
+/// A template of one option and these files, leaked to be `'static` as embedded files are.
 fn leaked(texts: &[(&str, &str)]) -> Result<Template, Error> {
     let leak = |text: &str| &*Box::leak(text.to_owned().into_boxed_str());
     let files = texts
@@ -327,7 +328,7 @@ fn leaked(texts: &[(&str, &str)]) -> Result<Template, Error> {
     Template::from_files("t", Box::leak(files.collect()))
 }
 
-/// What a template of one option says to a value of it.
+/// The paths that a template of one option renders for a value.
 fn rendered_with(template: &Template, value: &str) -> Result<Vec<PathBuf>, Error> {
     let value = crate::template::option::Value::Text(value.to_owned());
     let values = [("text".to_owned(), value)].into_iter().collect();
@@ -344,7 +345,7 @@ fn conditions() {
         "text.sub_string(1, 2) in [\"a\", `b`] || 7 / 2 % 3 << 1 == -1",
         "text.index_of('a') == 9223372036854775807 + 1",
     ];
-    // To make an engine of Rhai takes milliseconds.
+    // Building a Rhai engine takes milliseconds.
     fuzz_less(10, "a condition", &seeds, |text, numbers| {
         // JSON quotes a text as TOML does.
         let name = serde_json::Value::from(text).to_string();
@@ -357,7 +358,7 @@ fn conditions() {
     });
 }
 
-/// Also the names of files: none leads out of the project.
+/// Covers file names too: none may lead out of the project.
 #[test]
 fn liquid() {
     let strategy = embedded("src/strategy.rs.liquid");
@@ -371,7 +372,7 @@ fn liquid() {
         "{{ text | append: \"'}}\" | replace: '\"', '%}' | slice: 1, 3 | url_decode | date: '%Y' }}",
     ];
     fuzz("Liquid", &seeds, |text, numbers| {
-        // The file is leaked: a short part of it will do.
+        // The file is leaked, so it is kept short.
         let end = (0..=text.len().min(200))
             .rev()
             .find(|at| text.is_char_boundary(*at));
@@ -381,7 +382,7 @@ fn liquid() {
         let template = leaked(&[(CONFIG_FILE, CONFIG), (&name, &text[..end.unwrap()])]);
         let value = numbers.broken("../a");
         let rendered = template.and_then(|template| {
-            // What it says of the names does not change what they come out as.
+            // Templates that fail the check are rendered too.
             if let Err(error) = template.check() {
                 assert!(!error.draw(false).is_empty());
             }
@@ -414,7 +415,7 @@ fn merges() {
         let (mine, new) = (numbers.broken(text), numbers.broken(text));
         let (_, merged) = merge_texts(text, &mine, &new, labels);
         for line in mine.lines().filter(|line| !text.contains(*line)) {
-            // A marker that follows a last line ends it.
+            // A conflict marker after an unterminated last line terminates it.
             let bare = |line: &str| line.trim_end_matches('\r').to_owned();
             let is_there = merged.lines().any(|other| bare(other) == bare(line));
             assert!(is_there, "{line:?} is lost:\n{merged}");

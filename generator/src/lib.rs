@@ -1,19 +1,18 @@
-//! Kiln generates training crates for [Burn](https://burn.dev): crates that train, on several
-//! replicas, from the first command, with every place that a new task must change marked.
+//! Kiln generates training crates for [Burn](https://burn.dev). A new crate trains on several
+//! replicas without edits, and every place that a new task must change is marked.
 //!
-//! The binary `kiln` is a thin shell around this library, which has four parts, each of which uses
-//! only those before it:
+//! The binary `kiln` is a thin shell around this library. Each of its four parts uses only those before it:
 //!
-//! - [`template`]: a [`Template`](template::Template) states files and
-//!   [options](template::option::TemplateOption), and [`Answers`](template::answers::Answers) are the
-//!   values of these. Kiln's own template, its [examples](template::example) and those of
-//!   [earlier releases](template::history) are part of the binary.
-//! - [`render`]: [`render::render`] makes a project in memory from a template and answers.
-//! - [`project`]: [`project::write`] brings it to the disk, all or nothing; [`project::todo::scan`]
-//!   finds what is left to do in it; [`project::merge`] brings in what the template has changed since.
-//! - [`cli`]: the command line, a file for each subcommand.
+//! - [`template`]: a [`Template`](template::Template) has files and
+//!   [options](template::option::TemplateOption); [`Answers`](template::answers::Answers) are the
+//!   values of the options. Kiln's own template, its [examples](template::example) and those of
+//!   [earlier releases](template::history) are embedded in the binary.
+//! - [`render`]: [`render::render`] renders a template with answers into a project in memory.
+//! - [`project`]: [`project::write`] writes the project in one transaction; [`project::todo::scan`]
+//!   lists the open TODO sites; [`project::merge`] merges later changes of the template.
+//! - [`cli`]: the command line, one file per subcommand.
 //!
-//! With the feature `snapshot`, the module `snapshot` tests a template of your own.
+//! With the feature `snapshot`, the module `snapshot` tests your own template.
 
 pub mod cli;
 mod display;

@@ -1,10 +1,10 @@
-//! The name of a new project: what `cargo new` takes, less what it only warns about.
+//! The name of a new project. The rules are those of `cargo new`, with its warnings as errors.
 
 use heck::{ToKebabCase, ToSnakeCase};
 
 use crate::error::{Error, Result};
 
-/// Words that Rust keeps for itself, in any edition.
+/// Reserved words of Rust, in any edition.
 const KEYWORDS: &[&str] = &[
     "Self", "abstract", "as", "async", "await", "become", "box", "break", "const", "continue",
     "crate", "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if",
@@ -12,12 +12,12 @@ const KEYWORDS: &[&str] = &[
     "ref", "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof",
     "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
-/// Crates that come with the compiler.
+/// Crates of the standard library.
 const BUILT_IN: &[&str] = &["alloc", "core", "proc-macro", "proc_macro", "std"];
-/// Folders that cargo makes in its build folder.
+/// Folders that cargo creates in its build folder.
 const BUILD_FOLDERS: &[&str] = &["build", "deps", "examples", "incremental"];
 
-/// A valid name, as it was given and as the package gets it.
+/// A valid name, as given and as the package name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     given: String,
@@ -25,8 +25,8 @@ pub struct Name {
 }
 
 impl Name {
-    /// Checks a name and brings it into the form that `cargo generate` gives it: a snake_case name
-    /// stays, every other becomes kebab-case.
+    /// Parses a name. As with `cargo generate`, a snake_case name stays as it is, and any other
+    /// becomes kebab-case.
     ///
     /// # Errors
     /// `cargo new` refuses the name or warns about it.
@@ -61,17 +61,17 @@ impl Name {
         })
     }
 
-    /// The name as it was given.
+    /// The name as given.
     pub fn given(&self) -> &str {
         &self.given
     }
 
-    /// The name of the package and, unless a path is given, of its folder.
+    /// The name of the package and, by default, of its folder.
     pub fn package(&self) -> &str {
         &self.package
     }
 
-    /// The name as an identifier of Rust.
+    /// The name as a Rust identifier.
     pub fn crate_name(&self) -> String {
         self.given.to_snake_case()
     }
@@ -79,7 +79,7 @@ impl Name {
     /// Checks that no dependency in `manifest`, the rendered `Cargo.toml`, has this name.
     ///
     /// # Errors
-    /// A dependency has it, or the manifest is not TOML.
+    /// A dependency has this name, or the manifest is not TOML.
     pub fn check_dependencies(&self, manifest: &str) -> Result<()> {
         let table: toml::Table = manifest.parse().map_err(|error: toml::de::Error| {
             let why = error.message().replace('\n', ", ");
@@ -104,7 +104,7 @@ impl Name {
     }
 }
 
-/// The names of all dependencies of a manifest, those that are renamed under both names.
+/// The names of all dependencies of a manifest; of a renamed dependency, both names.
 fn dependencies(manifest: &toml::Table) -> impl Iterator<Item = &str> {
     let targets = manifest
         .get("target")
@@ -151,7 +151,7 @@ fn check_characters(name: &str) -> Result<()> {
         Some((at, c)) => Err(refuse_at(
             at,
             c,
-            &format!("contains {c:?}; ASCII letters, digits, `-` and `_` make a name"),
+            &format!("contains {c:?}; use ASCII letters, digits, `-` and `_`"),
         )
         .help(suggestion(name))),
     }
@@ -175,7 +175,7 @@ fn check_reserved(name: &str) -> Result<()> {
     Err(refuse(name, reason))
 }
 
-/// Whether a name in small letters is one that Windows keeps for a device.
+/// Whether a lower-case name is a reserved device name on Windows.
 pub(crate) fn is_windows_device(lower: &str) -> bool {
     let numbered = |prefix| {
         lower
@@ -191,7 +191,7 @@ fn refuse(name: &str, reason: &str) -> Error {
         .help("choose another name, such as `my-model`")
 }
 
-/// A way out for a name of wrong characters.
+/// Help for a name with invalid characters: a valid name like it.
 fn suggestion(name: &str) -> String {
     let kebab: String = name
         .chars()
@@ -200,7 +200,7 @@ fn suggestion(name: &str) -> String {
         .to_kebab_case();
     let kebab = kebab.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     match Name::parse(kebab) {
-        Ok(name) => format!("`{}` would do", name.package),
+        Ok(name) => format!("try `{}`", name.package),
         Err(_) => "choose another name, such as `my-model`".to_owned(),
     }
 }

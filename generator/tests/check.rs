@@ -1,5 +1,5 @@
-//! `kiln check` on small crates without dependencies, whose program understands the options that
-//! programs of Kiln do, and trains nothing. A project with Burn is checked in `kiln-tests`.
+//! `kiln check` on small crates without dependencies. Their fake program accepts the options of a
+//! generated program but does not train. The tests in `kiln-tests` check projects with Burn.
 
 mod common;
 
@@ -62,7 +62,8 @@ fn project() -> Place {
     place
 }
 
-/// A project whose trainings go wrong by a variable, so that it is built once. One check a time.
+/// A shared project that is built once, whose trainings fail depending on a variable. Locked, as
+/// only one check may run at a time.
 fn shared() -> (MutexGuard<'static, Place>, Command) {
     static SHARED: LazyLock<Mutex<Place>> = LazyLock::new(|| Mutex::new(project()));
     let place = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +79,7 @@ fn check(place: &Place, options: &str) -> Command {
         .env_remove("FAKE")
 }
 
-/// The check whose trainings have a fault: its exit status, and what it reports.
+/// Runs a check whose trainings have a fault; returns its exit status and report.
 fn with_fault(fault: &str, options: &[&str]) -> (Option<i32>, Value) {
     let (_place, command) = shared();
     run_json(command.args(options).env("FAKE", fault))
@@ -91,7 +92,7 @@ fn run_json(command: Command) -> (Option<i32>, Value) {
     (output.status.code(), report)
 }
 
-/// Each check with its result.
+/// The result of each check.
 fn results(report: &Value) -> Vec<(&str, &str)> {
     let checks = report["checks"].as_array().unwrap().iter();
     checks
@@ -120,7 +121,7 @@ const PASSED: [(&str, &str); 5] = [
 fn a_good_project_passes() {
     let (place, command) = shared();
     command.assert().success().stdout_eq(str![[r#"
-check           result  seconds  log                 what is wrong
+check           result  seconds  log                 problem
 build           passed  [..]  build.log
 contract tests  passed  [..]  contract-tests.log
 one replica     passed  [..]  one-replica.log
@@ -128,7 +129,7 @@ two replicas    passed  [..]  two-replicas.log
 resume          passed  [..]  resume.log
 
 5 of 5 checks passed, in [..] seconds. The logs are in [..]kiln-check
-1 of 2 TODO sites left in my-model.
+1 of 2 TODO sites open in my-model.
 
 "#]]);
     let tree = place.tree();
@@ -177,7 +178,7 @@ fn results_are_for_programs_too() {
     );
 }
 
-/// A report that nobody reads is no error, and one that cannot be written is.
+/// A closed pipe is not an error, but a failed write is.
 #[cfg(unix)]
 #[test]
 fn reports_that_are_not_read_and_that_cannot_be_written() {
@@ -197,7 +198,7 @@ fn reports_that_are_not_read_and_that_cannot_be_written() {
                 .stderr(errors);
             kiln.output().unwrap()
         };
-        // Neither are the names of the checks, which are written beside it.
+        // The names of the checks are written to standard error.
         let unread = || writer.try_clone().unwrap().into();
         assert!(run(unread(), unread()).status.success(), "{format}");
         if let Ok(full) = &full {
@@ -224,7 +225,7 @@ fn a_build_that_fails_is_all_there_is() {
     );
     assert_eq!(
         problem(&report, "resume"),
-        "no training to compare with has passed"
+        "no training passed that a resumed one could be compared with"
     );
     assert_eq!(report["checks"][1]["log"], Value::Null);
 }
@@ -240,7 +241,7 @@ fn a_contract_that_is_broken_is_named() {
         problem(&report, "contract tests"),
         "model::shapes: TODO(model.architecture): the shape is wrong"
     );
-    // The rest may still be of use.
+    // The remaining checks still run.
     assert_eq!(results(&report)[2..], PASSED[2..]);
 }
 
@@ -262,19 +263,23 @@ fn trainings_that_go_wrong_are_told_why() {
         (
             "loses",
             "two replicas",
-            "`examples` of train 1 is 47 on two replicas, and 48 on one",
+            "`examples` of train 1 is 47 on two replicas but 48 on one",
         ),
         (
             "forgets",
             "resume",
-            "`--resume` did not go on from the checkpoint, but began anew",
+            "`--resume` started a new training instead of loading the checkpoint",
         ),
         (
             "differs",
             "resume",
-            "`loss` of train 2 is 0.75 after a resume, and 0.1 without a stop",
+            "`loss` of train 2 is 0.75 after a resume but 0.1 without interruption",
         ),
-        ("keeps-nothing", "resume", "the training left no checkpoint"),
+        (
+            "keeps-nothing",
+            "resume",
+            "the training wrote no checkpoint",
+        ),
     ] {
         let (code, report) = with_fault(fault, &[]);
         assert_eq!(code, Some(1), "{fault}: {report:#}");
@@ -286,7 +291,7 @@ fn trainings_that_go_wrong_are_told_why() {
     }
 }
 
-/// Where a program cannot be asked to end, it is killed, and may say what it likes.
+/// Without signals, the program is killed and its message does not matter.
 #[cfg(unix)]
 #[test]
 fn a_stop_that_goes_wrong_is_told() {
@@ -299,7 +304,7 @@ fn a_stop_that_goes_wrong_is_told() {
     );
 }
 
-/// It is cut back to its first checkpoint.
+/// The training is cut back to its first checkpoint.
 #[test]
 fn a_training_too_fast_to_be_stopped_is_resumed_all_the_same() {
     let (_place, command) = shared();
@@ -318,7 +323,7 @@ fn a_training_that_hangs_is_killed() {
     assert!(started.elapsed() < Duration::from_secs(60), "{report:#}");
     assert_eq!(
         problem(&report, "one replica"),
-        "it did not end within 1 second, and was killed; `--timeout` allows more"
+        "killed after the time limit of 1 second; `--timeout` sets the limit"
     );
 }
 
@@ -353,8 +358,8 @@ fn options_that_check_sets_are_refused() {
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-  × `kiln check` sets `--epochs` itself, and takes none after `--`
-  help: leave it out; to train otherwise, use `cargo run` in the project
+  × `--epochs` is set by `kiln check` and not allowed after `--`
+  help: remove the option; to train with it, use `cargo run` in the project
 
 "#]]);
     check(&place, "-- --output-dir=x").assert().code(2);
@@ -366,8 +371,8 @@ fn a_folder_that_is_no_project() {
     let place = Place::new();
     place.put("Cargo.toml", MANIFEST);
     check(&place, "").assert().code(2).stderr_eq(str![[r#"
-  × `.` is not a project of Kiln: it holds no `todos.toml`
-  help: give the folder of a project that `kiln new` made
+  × `.` is not a Kiln project: it has no `todos.toml`
+  help: give the folder of a project that `kiln new` created
 
 "#]]);
     check(&place, "nowhere").assert().code(2);
@@ -387,7 +392,7 @@ fn a_manifest_that_cargo_cannot_read() {
     assert!(text.contains("unclosed table"), "{text}");
 }
 
-/// Cargo looks for a manifest above, too, and one of a workspace may have no package.
+/// Cargo also searches parent folders, and a workspace's manifest may have no package.
 #[test]
 fn a_manifest_without_a_package() {
     let place = project();
@@ -398,7 +403,7 @@ fn a_manifest_without_a_package() {
         let output = check(&place, folder).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{folder}");
         let text = String::from_utf8(output.stderr).unwrap();
-        let expected = format!("`{folder}` holds no `Cargo.toml` with a `[package]`");
+        let expected = format!("`{folder}` has no `Cargo.toml` with a `[package]`");
         assert!(text.contains(&expected), "{text}");
     }
 }
@@ -415,7 +420,7 @@ fn without_cargo_nothing_is_checked() {
     assert!(text.contains("cannot run `no-such-cargo`"), "{text}");
 }
 
-/// Starts a check, and presses Ctrl-C when there is a file.
+/// Starts a check, and sends Ctrl-C when `file` exists and `is_running` holds.
 #[cfg(unix)]
 fn stopped_at(
     place: &Place,
@@ -452,7 +457,7 @@ fn stopped_at(
     status
 }
 
-/// All that was started ends with it.
+/// All child processes end with the check.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_what_was_started() {
@@ -465,7 +470,7 @@ fn ctrl_c_ends_what_was_started() {
     assert!(!program());
 }
 
-/// Also where Cargo is asked for the project, and where it builds.
+/// Also while Cargo prints metadata, and while it builds.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_cargo() {
@@ -487,7 +492,7 @@ fn ctrl_c_ends_cargo() {
     }
 }
 
-/// Whether a program built in this folder runs.
+/// Whether a program built in this folder is running.
 #[cfg(unix)]
 fn is_running(folder: &Path) -> bool {
     let output = std::process::Command::new("ps")

@@ -1,4 +1,4 @@
-//! `kiln diff`: what options change.
+//! `kiln diff`.
 
 mod common;
 #[cfg(unix)]
@@ -24,7 +24,7 @@ fn diff(args: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The files of the default project, but for one option.
+/// The files of the default project with another value of one option.
 fn files(option: &str, value: &Value) -> BTreeMap<String, Vec<u8>> {
     let template = Template::embedded().unwrap();
     let answers = Answers::defaults(&template, Name::parse("my-model").unwrap())
@@ -51,7 +51,7 @@ fn read(place: &Place) -> BTreeMap<String, Vec<u8>> {
     tree
 }
 
-/// Each option, with two of its values: what is after another in the list, and around the other way.
+/// Each option with two adjacent values, in both orders.
 fn pairs() -> Vec<(String, Value, Value)> {
     let template = Template::embedded().unwrap();
     let mut pairs = Vec::new();
@@ -136,7 +136,7 @@ fn added_and_removed_files() {
     ] {
         assert!(text.contains(line), "{line}:\n{text}");
     }
-    // Around the other way.
+    // In reverse.
     let text = diff("-d cluster=kubernetes -a cluster=slurm");
     assert!(
         text.contains("2 files changed, 2 files added, 1 file removed."),
@@ -180,7 +180,7 @@ fn only_some_files() {
 
 #[test]
 fn of_an_example() {
-    // Its answers are where both sides start.
+    // Both sides start from the example's answers.
     let text = diff("--example cyclegan -d ci=github");
     assert!(text.starts_with("ci: \"none\" -> \"github\"\n"), "{text}");
     assert!(!text.contains("description:"), "{text}");
@@ -231,7 +231,7 @@ fn what_is_refused() {
     refused("-d ci=github ..", "no file or folder `..`");
     refused("-d ci=github launch", "no file or folder `launch`");
     refused("-d ci=github --example cyclgan", "did you mean `cyclegan`?");
-    refused("-d ci=github --example house-template", "takes no options");
+    refused("-d ci=github --example house-template", "has no options");
 }
 
 #[cfg(unix)]
@@ -248,7 +248,7 @@ fn whoever_reads_may_stop_early() {
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "0\n");
 }
 
-/// Colours on a terminal, and nowhere else.
+/// Colours are printed only on a terminal.
 #[cfg(unix)]
 #[test]
 fn colors() {

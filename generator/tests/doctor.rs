@@ -1,5 +1,5 @@
-//! `kiln doctor` on the machine that runs the tests, which can build Kiln. Machines that lack
-//! something are in the tests beside its source.
+//! `kiln doctor` on the machine that runs the tests, which can build Kiln. The unit tests simulate
+//! machines that lack parts.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn without_rust_in_path_the_default_cannot_be_used() {
     assert_eq!(found["parts"][0]["detail"], "no rustc in PATH");
 }
 
-/// A tool that never answers is killed with all that it started, and the rest is still told.
+/// A hanging tool is killed with its descendants, and the other parts are reported.
 #[cfg(unix)]
 #[test]
 fn a_tool_that_hangs_is_not_waited_for() {

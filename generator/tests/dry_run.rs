@@ -1,4 +1,4 @@
-//! `kiln new --dry-run`: what would be written, and that nothing is.
+//! `kiln new --dry-run` lists the files and writes nothing.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs};
 use common::Place;
 use snapbox::str;
 
-/// Runs it and checks that nothing has changed.
+/// Runs a dry run and checks that nothing has changed.
 fn dry_run(place: &Place, args: &str) -> String {
     let before = place.tree();
     let command = place.kiln(&format!("new {args} --dry-run"));
@@ -18,7 +18,7 @@ fn dry_run(place: &Place, args: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The files that a dry run lists, by their paths, with the rest of their lines.
+/// The files that a dry run lists, by path, with the rest of each line.
 fn listed(text: &str) -> BTreeMap<String, String> {
     let mut above: Vec<&str> = Vec::new();
     let mut files = BTreeMap::new();
@@ -82,13 +82,13 @@ x/y: [..] files, [..] MB, and a git repository
   src/
 ...
 
-This was a dry run, and nothing was written.
+Dry run: nothing was written.
 
 "#]]
     );
     let text = dry_run(&place, "a --vcs none");
     assert!(!text.contains("git repository"), "{text}");
-    // A values file counts too.
+    // A values file is applied too.
     place.put("values.toml", "ci = \"github\"");
     let text = dry_run(&place, "a --values values.toml");
     assert!(text.contains(".github/"), "{text}");
@@ -115,7 +115,7 @@ fn says_what_would_become_of_each_file() {
     let unchanged = format!("{} unchanged, 1 replaced", fates.len() - 2);
     assert!(text.contains(&unchanged), "{text}");
 
-    // And that is what becomes of them.
+    // The real run has these outcomes.
     let made = place
         .kiln("new a --yes --vcs none --force")
         .output()

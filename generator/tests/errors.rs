@@ -1,7 +1,6 @@
-//! Every message that Kiln ends with, in one file to read: `errors.txt`. Each says what is wrong,
-//! where, and what to do about it.
+//! The error messages of Kiln, collected in `errors.txt` for review. Each has a message, its place and help.
 
-// What the file system says is in other words on Windows.
+// The messages of the file system differ on Windows.
 #![cfg(unix)]
 
 mod common;
@@ -21,9 +20,9 @@ use kiln::{
 };
 use snapbox::file;
 
-/// Arguments, and the exit status that they end with.
+/// Arguments with the expected exit status.
 const ARGUMENTS: &[(&str, i32)] = &[
-    // What clap refuses.
+    // Refused by clap.
     ("nwe", 2),
     ("new", 2),
     ("new a b", 2),
@@ -79,7 +78,7 @@ const ARGUMENTS: &[(&str, i32)] = &[
     ("man file", 3),
 ];
 
-/// Values files, which end Kiln with 2.
+/// Invalid values files (exit status 2).
 const VALUES: &[&str] = &[
     "strategy = \"mirrored\"\nhardware = [\n",
     "strategy = 'mirrored'\nhardwear = 'cuda'\n",
@@ -90,7 +89,7 @@ const VALUES: &[&str] = &[
     "ci = 'none'\nci = 'none'\n",
 ];
 
-/// Lists of sites, which end Kiln with 2.
+/// Invalid lists of TODO sites (exit status 2).
 const SITES: &[&str] = &[
     "[[site]]\nid = \"a\"\n",
     "[[site]]\nid = 3\nfile = \"f\"\nwhat = \"w\"\nnow = \"n\"\ntest = []\n",
@@ -103,7 +102,7 @@ const SITES: &[&str] = &[
      [[site]]\nid = \"a\"\nfile = \"f\"\nwhat = \"w\"\nnow = \"n\"\ntest = []\n",
 ];
 
-/// Lines in the `[template]` table and below of a template whose options are `style` and `text`.
+/// Invalid rules and options of a template with the options `style` and `text`.
 const RULES: &[&str] = &[
     "include = [\"f.txt\", \"absent.txt\"]",
     "include = [\"g.txt\"]",
@@ -134,7 +133,7 @@ const RULES: &[&str] = &[
     "[placeholders.x]\nprompt = \"?\"",
 ];
 
-/// Files with Liquid in the same template.
+/// Files with invalid Liquid in the same template.
 const LIQUID: &[&str] = &[
     "a\n  {{ stile }}\n",
     "x\n{{ 'a' | append: style }}${{ matrix.os }}",
@@ -147,7 +146,7 @@ const LIQUID: &[&str] = &[
     "{{ style }}\n{% if style == 99999999999999999999 %}{% endif %}",
 ];
 
-/// Paths in the same template, each with a file.
+/// Invalid paths in the same template.
 const PATHS: &[&[&str]] = &[
     &["{{style}}.txt", "plain.txt"],
     &["{{text | remove: 't'}}/f.txt"],
@@ -161,7 +160,7 @@ struct Report {
 }
 
 impl Report {
-    /// Adds what was said to an input.
+    /// Adds the output for an input.
     fn add(&mut self, input: &str, status: i32, said: &str) {
         if !said.contains("help: ") {
             self.without_help.push(input.to_owned());
@@ -178,7 +177,7 @@ impl Report {
         self.add(input, status, &String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Adds what is said to a template.
+    /// Adds the error for a template.
     fn template(&mut self, input: &str, rules: &str, files: &[(&str, &[u8])]) {
         let place = Place::new();
         let options = "style = { prompt = \"?\", choices = [\"plain\"], default = \"plain\" }\n\
@@ -211,7 +210,7 @@ fn refusal(place: &Place) -> Result<()> {
     render(&template, &answers).map(drop)
 }
 
-/// A folder with all that may stand in the way.
+/// A folder with obstacles.
 fn obstacles() -> Place {
     let place = Place::new();
     place.put("full/file", "");
@@ -261,7 +260,7 @@ fn every_message_says_what_where_and_what_to_do() {
     snapbox::assert_data_eq!(report.text, file!["errors.txt"].raw());
 }
 
-/// Programs that fail, where Kiln needs them.
+/// Failures of programs that Kiln calls.
 #[test]
 fn programs_that_fail_end_with_3() {
     let place = Place::new();
@@ -287,7 +286,7 @@ fn programs_that_fail_end_with_3() {
 "#]]);
 }
 
-/// All that is printed, where `made` is a project.
+/// All commands that print; `made` is a project.
 const PRINTING: &[&str] = &[
     "--help",
     "--version",
@@ -311,7 +310,7 @@ const PRINTING: &[&str] = &[
     "man",
 ];
 
-/// The status of a command whose standard output goes elsewhere, and what it says of it.
+/// The exit status and standard error of a command whose standard output is redirected.
 fn printing_to(place: &Place, line: &str, output: impl Into<Stdio>) -> (Option<i32>, String) {
     let output = Command::new(snapbox::cmd::cargo_bin!("kiln"))
         .args(line.split(' '))
@@ -330,7 +329,7 @@ fn with_project() -> Place {
     place
 }
 
-/// A reader that has had enough, as `head`, is no error.
+/// A closed pipe, as `head` leaves it, is not an error.
 #[test]
 fn output_that_is_not_read() {
     let place = with_project();
@@ -360,7 +359,7 @@ fn output_that_cannot_be_written() {
     }
 }
 
-/// What is wrong cannot be said then, but the exit status does.
+/// Without standard error, the exit status still reports the error.
 #[test]
 fn messages_that_are_not_read() {
     let place = Place::new();

@@ -45,7 +45,7 @@ fn an_example_is_the_template_with_its_files_and_nothing_left_to_do() {
     }
 }
 
-/// What is the same as in the template belongs there, and the engine is nothing that a task changes.
+/// An example must not repeat files of the template or change the engine.
 #[test]
 fn an_example_holds_only_what_differs_and_what_a_task_may_change() {
     let template = Template::embedded().unwrap();
@@ -146,7 +146,7 @@ fn an_example_that_is_a_template_is_made_whole_and_asks_nothing() {
             .code(2);
         let refused = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
         assert!(
-            refused.contains("is a template and no project"),
+            refused.contains("is a template, not a project"),
             "{refused}"
         );
     }

@@ -1,4 +1,4 @@
-//! `kiln explain`: what it tells of each site, in a project and outside of one.
+//! `kiln explain`, inside and outside a project.
 
 mod common;
 
@@ -12,7 +12,7 @@ use kiln::{
 use serde_json::Value;
 use snapbox::str;
 
-/// How many examples have an answer of their own for each site.
+/// The number of examples that change each site.
 const ANSWERS: &[(&str, usize)] = &[
     ("strategy.devices", 0),
     ("loss.objects", 4),
@@ -90,7 +90,7 @@ fn each_site_is_explained_whole() {
     }
 }
 
-/// Every place that is told is that of what is shown.
+/// Every printed location is that of the printed code.
 #[test]
 fn lines_are_true() {
     let place = made("a", "");
@@ -136,12 +136,12 @@ loss.objects  src/loss.rs
 Guarded by:
   loss::there_is_one_finite_loss_an_example  tests/contract/loss.rs:7
     There is one finite loss an example.
-    - fails with: 3 examples have {} losses and 8 examples {}: leave the sum to `compute_loss`
+    - fails with: 2 examples have {} losses and {examples} examples {}: leave the sum to `compute_loss`
     - fails with: losses are not finite: {many:?}
     - fails with: the loss of an example depends on the others in its batch: {few:?} and {many:?}
-Run just these: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
+Run these tests: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
 
-The template has, at src/loss.rs:14:
+The template has, at src/loss.rs:15:
 
     /// The loss objects of a replica, reached with `globals::loss_objects()`.
     #[derive(Clone, Debug)]
@@ -162,9 +162,9 @@ The template has, at src/loss.rs:14:
         cross_entropy.forward(predictions.clone(), batch.labels.clone())
     }
 
-A worked answer, of the example `keras-cnn`:
+A worked answer, from the example `keras-cnn`:
 A convolutional network in the manner of Keras, for Fashion-MNIST or digits.
-It has, at src/loss.rs:12:
+It has, at src/loss.rs:15:
 
     /// The loss objects of a replica, reached with `globals::loss_objects()`.
     #[derive(Clone, Debug)]
@@ -197,7 +197,7 @@ fn another_answer_is_shown_when_asked_for() {
     let place = Place::new();
     let said = stdout(place.kiln("explain model.architecture --example keras-cnn"));
     let answer = said.split("A worked answer").nth(1).unwrap();
-    assert!(answer.contains("of the example `keras-cnn`"), "{answer}");
+    assert!(answer.contains("from the example `keras-cnn`"), "{answer}");
     assert!(answer.contains("pool: MaxPool2d,"), "{answer}");
     assert!(answer.contains("fn finish"), "all of its impl: {answer}");
     assert!(
@@ -206,7 +206,7 @@ fn another_answer_is_shown_when_asked_for() {
     );
 }
 
-/// What follows a function of a site directly is of the site too, up to what is something else.
+/// Functions that follow a site's function belong to it too, up to another kind of item.
 #[test]
 fn a_site_of_several_functions_is_shown_whole() {
     let place = Place::new();
@@ -239,7 +239,7 @@ fn sites_are_listed() {
     assert_eq!(listed[0]["id"], "strategy.devices");
 }
 
-/// In a project the list is that of the project, and its code is shown where it is another.
+/// In a project, its own list is explained, and its code is shown if it differs.
 #[test]
 fn a_project_is_explained_as_it_is() {
     let place = made("a", "");
@@ -273,10 +273,10 @@ fn a_project_is_explained_as_it_is() {
     assert!(said.contains("  In the template: the sum over"), "{said}");
     assert!(!said.contains("  Now:"), "{said}");
 
-    // From inside, the project is found without being named.
+    // In the project's folder, `--path` can be omitted.
     let said = stdout(place.command().current_dir(place.join("a")).arg("explain"));
     assert!(said.contains("loss.compute        done  Weight"), "{said}");
-    assert!(said.contains("loss.objects        left  Choose"), "{said}");
+    assert!(said.contains("loss.objects        open  Choose"), "{said}");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_site_of_the_projects_own_is_explained_too() {
 own.part  src/own.rs
   Do it.
   Shapes: none.
-  Left: its marker is at src/own.rs:1.
+  Open: the marker is at src/own.rs:1.
 
 This project has, at src/own.rs:3:
 
@@ -301,7 +301,7 @@ This project has, at src/own.rs:3:
 
 "#]]
     );
-    // A source that is being edited is no error.
+    // A source that does not parse is not an error.
     place.put("a/src/own.rs", "// TODO(own.part): Do it.\nfn part() {\n");
     let said = stdout(place.kiln("explain own.part --path a"));
     assert!(!said.contains("This project has"), "{said}");
@@ -312,10 +312,13 @@ fn a_test_that_is_gone_is_told() {
     let place = made("a", "");
     fs::remove_file(place.join("a/tests/contract/loss.rs")).unwrap();
     let said = stdout(place.kiln("explain loss.compute --path a"));
-    assert!(said.contains("It is not there: this project has"), "{said}");
+    assert!(
+        said.contains("The test is missing: this project deleted"),
+        "{said}"
+    );
 }
 
-/// A list of sites cannot make it read outside of the project.
+/// A list of sites cannot refer to files outside the project.
 #[test]
 fn nothing_outside_of_a_project_is_read() {
     let place = Place::new();

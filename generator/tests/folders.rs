@@ -1,11 +1,11 @@
-//! The folders of the library depend on each other in one direction.
+//! The modules of the library depend on each other in one direction.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Each uses only those before it.
+/// Each module uses only those before it.
 const ORDER: [&str; 4] = ["template", "render", "project", "cli"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -29,7 +29,7 @@ fn no_folder_uses_a_later_one() {
         for source in sources {
             let text = fs::read_to_string(&source).unwrap();
             let (code, _unit_tests) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
-            // Within `use crate::{..}` names stand without `crate::`.
+            // In `use crate::{..}`, names are written without `crate::`.
             let code: String = code.split_whitespace().collect();
             for later in &ORDER[place + 1..] {
                 let grouped = code.split("usecrate::{").skip(1).any(|rest| {

@@ -1,4 +1,4 @@
-//! What Kiln says about itself, and about arguments that it does not know.
+//! Help texts, and errors for unknown arguments.
 
 mod common;
 
@@ -12,23 +12,23 @@ fn help() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Generates training crates for Burn that train, on several replicas, from the first command
+Generates Burn training crates that train on several replicas without edits
 
 Usage: kiln <COMMAND>
 
 Commands:
-  new          Make a project
-  examples     List the worked examples that `new --example` makes
-  options      List the options, their values and what each changes
-  diff         Show what options change in a project, before it is made
-  todos        List what is left to change in a project for your own task
-  explain      Tell all about a site to change, with a worked answer
-  check        Check that a project builds, keeps its contracts, trains and resumes
-  add          Bring into a project what was not chosen when it was made
-  update       Bring later improvements of the template into a project; your changes stay
-  doctor       Say what this machine has for building and training, and what is missing
-  completions  Write a script that completes the command line in a shell
-  man          Write the manual, as pages for `man`
+  new          Create a project
+  examples     List the worked examples for `new --example`
+  options      List the options, their values and the effect of each
+  diff         Show how options change a new project
+  todos        List the open TODO sites of a project
+  explain      Explain a TODO site, with a worked answer
+  check        Check that a project builds, passes its contract tests, trains and resumes
+  add          Merge further options into a project
+  update       Merge later versions of the template into a project; keeps your changes
+  doctor       Report the devices, tools and libraries of this machine
+  completions  Print a shell completion script
+  man          Print or write the manual pages
   help         Print this message or the help of the given subcommand(s)
 
 Options:
@@ -36,14 +36,14 @@ Options:
   -V, --version  Print version
 
 Exit status:
-  0    done
-  1    `todos --deny`: something is left to do; `check`: a check failed; `update`, `add`: a conflict
-       is left; `doctor`: the default strategy cannot be used here
-  2    wrong input: an argument, a name, an option, a values file or a folder
-  3    the file system or another program failed; nothing half-written is left
-  4    the template is wrong
+  0    success
+  1    `todos --deny`: a TODO site is open; `check`: a check failed; `update`, `add`: a conflict
+       remains; `doctor`: the default strategy cannot be used here
+  2    invalid input: an argument, a name, an option, a values file or a folder
+  3    the file system or another program failed; no partial changes remain
+  4    the template is invalid
   130  cancelled at a prompt, or stopped by Ctrl-C
-  `new --train` passes on the exit status of the training
+  `new --train` exits with the status of the training
 
 "#]]);
 }
@@ -55,48 +55,49 @@ fn help_of_new() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Make a project
+Create a project
 
 Usage: kiln new [OPTIONS] [NAME]
 
 Arguments:
   [NAME]
-          The name of the project; capitals become kebab-case. Asked on a terminal if it is missing
+          Name of the project, converted to kebab-case if it has capitals. If missing, a prompt asks
+          for it
 
 Options:
       --path <FOLDER>
-          The folder to make [default: the name]
+          Folder of the project [default: the name]
 
       --example <EXAMPLE>
-          Make the project of a worked example; `kiln examples` lists them
+          Create the project of a worked example; `kiln examples` lists them
 
       --template <FOLDER>
           Render the template in a folder, such as your team's, instead of Kiln's own
 
   -d, --define <KEY=VALUE>
-          Set an option; wins over --example, --values and prompts
+          Set an option; takes precedence over --example, --values and prompts
 
       --values <FILE>
-          Set options from a TOML file, at its top or under [values]
+          Set options from a TOML file, at its top level or under [values]
 
       --force
-          Write into a folder that is not empty; only files that the template has too are replaced
+          Write into a folder that is not empty, replacing files that the template has too
 
       --vcs <VCS>
-          The version control [default: git, unless the project stands in a repository]
+          Version control [default: git, unless the project lies in a repository]
 
           Possible values:
           - git:  A git repository
-          - none: None
+          - none: No version control
 
   -y, --yes
-          Ask nothing and take the defaults
+          Skip all prompts and use the defaults
 
       --dry-run
-          List what would be written, ask nothing and write nothing
+          List the files without prompting or writing
 
       --train
-          Build the project and train it at once
+          Build and train the project
 
   -h, --help
           Print help (see a summary with '-h')
@@ -111,13 +112,12 @@ fn help_of_options() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-List the options, their values and what each changes
+List the options, their values and the effect of each
 
 Usage: kiln options [OPTIONS]
 
 Options:
-      --template <FOLDER>  List those of the template in a folder, such as your team's, instead of
-                           Kiln's own
+      --template <FOLDER>  List the options of the template in this folder instead of Kiln's own
   -h, --help               Print help
 
 "#]]);
@@ -130,28 +130,28 @@ fn help_of_todos() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-List what is left to change in a project for your own task
+List the open TODO sites of a project
 
 Usage: kiln todos [OPTIONS] [PATH]
 
 Arguments:
   [PATH]
-          The project's folder
+          Folder of the project
           
           [default: .]
 
 Options:
       --format <FORMAT>
-          How to write the list
+          Output format
 
           Possible values:
-          - text: For people
-          - json: For programs
+          - text: Human-readable text
+          - json: JSON
           
           [default: text]
 
       --deny
-          Exit with status 1 if anything is left
+          Exit with status 1 if a site is open
 
   -h, --help
           Print help (see a summary with '-h')
@@ -167,23 +167,23 @@ fn nothing() {
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-Generates training crates for Burn that train, on several replicas, from the first command
+Generates Burn training crates that train on several replicas without edits
 
 Usage: kiln <COMMAND>
 
 Commands:
-  new          Make a project
-  examples     List the worked examples that `new --example` makes
-  options      List the options, their values and what each changes
-  diff         Show what options change in a project, before it is made
-  todos        List what is left to change in a project for your own task
-  explain      Tell all about a site to change, with a worked answer
-  check        Check that a project builds, keeps its contracts, trains and resumes
-  add          Bring into a project what was not chosen when it was made
-  update       Bring later improvements of the template into a project; your changes stay
-  doctor       Say what this machine has for building and training, and what is missing
-  completions  Write a script that completes the command line in a shell
-  man          Write the manual, as pages for `man`
+  new          Create a project
+  examples     List the worked examples for `new --example`
+  options      List the options, their values and the effect of each
+  diff         Show how options change a new project
+  todos        List the open TODO sites of a project
+  explain      Explain a TODO site, with a worked answer
+  check        Check that a project builds, passes its contract tests, trains and resumes
+  add          Merge further options into a project
+  update       Merge later versions of the template into a project; keeps your changes
+  doctor       Report the devices, tools and libraries of this machine
+  completions  Print a shell completion script
+  man          Print or write the manual pages
   help         Print this message or the help of the given subcommand(s)
 
 Options:
@@ -191,14 +191,14 @@ Options:
   -V, --version  Print version
 
 Exit status:
-  0    done
-  1    `todos --deny`: something is left to do; `check`: a check failed; `update`, `add`: a conflict
-       is left; `doctor`: the default strategy cannot be used here
-  2    wrong input: an argument, a name, an option, a values file or a folder
-  3    the file system or another program failed; nothing half-written is left
-  4    the template is wrong
+  0    success
+  1    `todos --deny`: a TODO site is open; `check`: a check failed; `update`, `add`: a conflict
+       remains; `doctor`: the default strategy cannot be used here
+  2    invalid input: an argument, a name, an option, a values file or a folder
+  3    the file system or another program failed; no partial changes remain
+  4    the template is invalid
   130  cancelled at a prompt, or stopped by Ctrl-C
-  `new --train` passes on the exit status of the training
+  `new --train` exits with the status of the training
 
 "#]]);
 }
@@ -271,7 +271,7 @@ fn no_name() {
         .code(2)
         .stderr_eq(str![[r#"
   × the project has no name
-  help: write `kiln new NAME`; only on a terminal, and without `--yes`, is it asked
+  help: write `kiln new NAME`; Kiln prompts for the name only on a terminal and without `--yes`
 
 "#]]);
 }
@@ -283,30 +283,30 @@ fn help_of_diff() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Show what options change in a project, before it is made
+Show how options change a new project
 
 Usage: kiln diff [OPTIONS] <--define <KEY=VALUE>|--against <KEY=VALUE>> [FILE]...
 
 Arguments:
   [FILE]...
-          Only these files, or what is in these folders of the project
+          Compare only these files, or the files in these folders of the project
 
 Options:
   -d, --define <KEY=VALUE>
-          Set an option on the side of the lines with `+`; the others have their defaults
+          Set an option on the side of the `+` lines; other options have their defaults
 
   -a, --against <KEY=VALUE>
-          Set an option on the side of the lines with `-`; the others have their defaults
+          Set an option on the side of the `-` lines; other options have their defaults
 
       --example <EXAMPLE>
-          Start, on both sides, from the answers and files of a worked example
+          Use the answers and files of a worked example on both sides
 
       --format <FORMAT>
-          How to write the differences
+          Output format
 
           Possible values:
-          - text: For people
-          - json: For programs
+          - text: Human-readable text
+          - json: JSON
           
           [default: text]
 

@@ -1,18 +1,24 @@
-//! The releases that projects were made from, and the record of it in each project.
+//! The embedded releases, and the record of each project.
 
 use std::{env, fs, path::Path};
 
 use kiln::{
     name::Name,
-    project::record::{RECORD_FILE, Record},
+    project::{
+        engine::engine_hash,
+        record::{RECORD_FILE, Record},
+    },
     render::render,
     template::{answers::Answers, history::Release},
 };
 
-/// The file of the template that states what it is, as SNAPSHOTS=overwrite renews it.
+/// The template's record is up to date; SNAPSHOTS=overwrite renews it.
 #[test]
-fn the_template_states_its_version_and_hash() {
+fn the_template_states_its_version_and_hashes() {
     let current = Release::current();
+    let template = current.template().unwrap();
+    let answers = Answers::defaults(&template, Name::parse("a").unwrap()).unwrap();
+    let engine = engine_hash(&render(&template, &answers).unwrap());
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("template")
         .join(format!("{RECORD_FILE}.liquid"));
@@ -20,6 +26,7 @@ fn the_template_states_its_version_and_hash() {
     let line = |line: &str| match line.split_once(" = ") {
         Some(("kiln", _)) => format!("kiln = {:?}", current.version()),
         Some(("template", _)) => format!("template = {:?}", current.hash()),
+        Some(("engine", _)) => format!("engine = {engine:?}"),
         _ => line.to_owned(),
     };
     let right = text.lines().map(line).collect::<Vec<_>>().join("\n") + "\n";
@@ -27,6 +34,22 @@ fn the_template_states_its_version_and_hash() {
         fs::write(&file, &right).unwrap();
     } else {
         assert_eq!(text, right, "renew it with SNAPSHOTS=overwrite");
+    }
+}
+
+/// The record is not part of the hash that it states.
+#[test]
+fn no_answer_changes_the_engine() {
+    let template = Release::current().template().unwrap();
+    let defaults = Answers::defaults(&template, Name::parse("my_model").unwrap()).unwrap();
+    let engine = engine_hash(&render(&template, &defaults).unwrap());
+    for option in template.options() {
+        for value in option.values() {
+            let value = value.to_string();
+            let answers = defaults.clone().with(&template, &option.name, &value);
+            let rendered = render(&template, &answers.unwrap()).unwrap();
+            assert_eq!(engine_hash(&rendered), engine, "{} = {value}", option.name);
+        }
     }
 }
 
@@ -50,7 +73,7 @@ fn every_answer_is_recorded() {
     }
 }
 
-/// Otherwise a project would say that it was made from a release, and was not.
+/// Otherwise, a project could claim a release that it was not generated from.
 #[test]
 fn a_release_is_never_changed() {
     for release in Release::history() {
@@ -122,7 +145,9 @@ fn a_wrong_record_is_told_with_its_place() {
     let record = Record::parse("a/.kiln.toml", good).unwrap();
     let error = record.release().unwrap_err();
     assert!(
-        error.to_string().contains("does not know the template `a`"),
+        error
+            .to_string()
+            .contains("does not include the template `a`"),
         "{error}"
     );
     assert_eq!(error.place().unwrap().1, 2);

@@ -1,4 +1,4 @@
-//! Killed at any moment, `new`, `update` and `add` leave the old state or the new one.
+//! Killed at any moment, `new`, `update` and `add` leave the old or the new state.
 
 #![cfg(unix)]
 
@@ -11,9 +11,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use kiln::project::transaction;
+use kiln::{
+    name::Name,
+    project::{engine::engine_hash, transaction},
+    render::render,
+    template::{Template, answers::Answers},
+};
 
-/// How often each command is killed.
+/// The number of kills for each command.
 const TIMES: u32 = 70;
 
 type Tree = BTreeMap<PathBuf, Vec<u8>>;
@@ -36,7 +41,7 @@ fn tree(folder: &Path) -> Tree {
     files
 }
 
-/// Makes `to` a copy of `from`, and nothing else.
+/// Makes `to` an exact copy of `from`.
 fn copy(from: &Path, to: &Path) {
     if to.exists() {
         fs::remove_dir_all(to).unwrap();
@@ -62,8 +67,8 @@ fn runs(folder: &Path, args: &[&str]) -> Duration {
     start.elapsed()
 }
 
-/// Runs a command and kills it: every other time at a moment of the time that it takes, else shortly
-/// after it has begun to write. Says whether it had.
+/// Runs a command and kills it, alternately at a random moment and shortly after it starts to
+/// write. Returns whether it had started to write.
 fn killed(mut command: Command, at: u32, takes: Duration, writes: impl Fn() -> bool) -> bool {
     let mut child = command.spawn().unwrap();
     if at.is_multiple_of(2) {
@@ -108,7 +113,7 @@ fn new_makes_the_whole_project_or_none() {
     println!("{none} of {TIMES} made nothing; {wrote} were writing");
     assert!(none > 0 && wrote > 0);
 
-    // What is left beside it goes with a later project.
+    // A later run removes the hidden folders.
     for entry in fs::read_dir(place.path()).unwrap().flatten() {
         if let Ok(lock) = fs::File::options()
             .write(true)
@@ -126,7 +131,7 @@ fn new_makes_the_whole_project_or_none() {
     assert_eq!(left.count(), 0);
 }
 
-/// Where the folder is there, the next `kiln new` makes it whole, whatever was left.
+/// In an existing folder, the next `kiln new` completes the project in any case.
 #[test]
 fn new_can_be_repeated_in_a_folder_that_is_there() {
     let place = tempfile::tempdir().unwrap();
@@ -145,7 +150,7 @@ fn new_can_be_repeated_in_a_folder_that_is_there() {
             journal.exists()
         });
         half += u32::from(transaction::is_unfinished(&folder));
-        // Killed when all was done, it leaves its hidden folder to the next command.
+        // A run killed after its last change leaves its hidden folder to the next command.
         let seen = || {
             let mut seen = tree(&folder);
             seen.retain(|path, _| !path.starts_with(transaction::FOLDER));
@@ -160,8 +165,8 @@ fn new_can_be_repeated_in_a_folder_that_is_there() {
     assert!(half > 0);
 }
 
-/// Kills a command that renews the project `a`, which is `old` before; whatever is left must be the old
-/// state or the new one, once the next Kiln has looked at it.
+/// Kills a command that changes the project `a`, a copy of `old`. After the recovery by the next
+/// command, the project must be in the old or the new state.
 fn renewed(place: &Path, args: &[&str]) {
     let (old, project) = (place.join("old"), place.join("a"));
     copy(&old, &project);
@@ -182,7 +187,14 @@ fn renewed(place: &Path, args: &[&str]) {
     assert!(undone > 0, "no kill came between two files");
 }
 
-/// A template with many files, all of which change.
+fn hash_of_engine(template: &Path) -> String {
+    let template = Template::from_folder(template).unwrap();
+    let answers = Answers::defaults(&template, Name::parse("a").unwrap()).unwrap();
+    engine_hash(&render(&template, &answers).unwrap())
+}
+
+/// A template with many files, all of which change; half of them belong to the engine, which is
+/// replaced as a whole.
 #[test]
 fn update_changes_all_files_or_none() {
     let place = tempfile::tempdir().unwrap();
@@ -191,8 +203,6 @@ fn update_changes_all_files_or_none() {
         fs::create_dir(&folder).unwrap();
         let config = "[template]\nfmt = false\ninclude = [\".kiln.toml\"]\n";
         fs::write(folder.join("cargo-generate.toml"), config).unwrap();
-        let record = "kiln = \"1\"\ntemplate = \"t\"\nname = \"a\"\n";
-        fs::write(folder.join(".kiln.toml"), record).unwrap();
         for number in 0..60 {
             let only = number % 3 == 0 && (version == "one") == (number % 2 == 0);
             if !only {
@@ -200,12 +210,17 @@ fn update_changes_all_files_or_none() {
                 let inner = if number % 7 == 0 {
                     inner
                 } else {
-                    folder.clone()
+                    folder.join(if number % 2 == 0 { "engine" } else { "" })
                 };
                 fs::create_dir_all(&inner).unwrap();
                 fs::write(inner.join(format!("{number}.txt")), version).unwrap();
             }
         }
+        let record = format!(
+            "kiln = \"1\"\ntemplate = \"t\"\nengine = {:?}\nname = \"a\"\n",
+            hash_of_engine(&folder)
+        );
+        fs::write(folder.join(".kiln.toml"), record).unwrap();
     }
     copy(&place.path().join("one"), &place.path().join("old"));
     fs::remove_file(place.path().join("old/cargo-generate.toml")).unwrap();

@@ -1,5 +1,5 @@
-//! Random edits of a real project and random changes of its template: whatever they are, no line of
-//! the user is lost, and where they do not meet they are joined.
+//! Random edits of a real project and random changes of its template: no edited line is lost, and
+//! edits at different places are merged.
 
 use std::{
     borrow::Cow,
@@ -33,7 +33,7 @@ static PROJECT: LazyLock<Tree> = LazyLock::new(|| {
         let text = String::from_utf8(file.contents.into_owned()).ok()?;
         file.path.starts_with("src").then_some((file.path, text))
     });
-    // A few files, so that edits meet.
+    // Only a few files, so that edits overlap.
     texts.take(8).collect()
 });
 
@@ -45,7 +45,7 @@ enum Edit {
     InsertAfter,
 }
 
-/// Where an edit is, in the files of a project and the lines of one.
+/// The place of an edit: a file of the project and a line in it.
 #[derive(Debug, Clone)]
 struct Place {
     file: Index,
@@ -53,7 +53,7 @@ struct Place {
     edit: Edit,
 }
 
-/// What somebody does to a project.
+/// The edits of one side.
 #[derive(Debug, Clone)]
 struct Work {
     edits: Vec<Place>,
@@ -81,7 +81,7 @@ fn work() -> impl Strategy<Value = Work> {
     })
 }
 
-/// The edits of one file: by line, the last wins.
+/// The edits of one file; of several edits of a line, the last wins.
 type Edits = BTreeMap<usize, Edit>;
 
 fn by_file(work: &Work) -> BTreeMap<&'static PathBuf, Edits> {
@@ -97,7 +97,7 @@ fn by_file(work: &Work) -> BTreeMap<&'static PathBuf, Edits> {
     all
 }
 
-/// A text with edits; what is written starts with `who`, and its number is that of the line.
+/// A text with edits. Each new line starts with `who` and has the number of its line.
 fn edited(text: &str, edits: &Edits, who: &str) -> String {
     let mut out = String::new();
     for (at, line) in text.split_inclusive('\n').enumerate() {
@@ -111,7 +111,7 @@ fn edited(text: &str, edits: &Edits, who: &str) -> String {
     out
 }
 
-/// The project after somebody's work.
+/// The project after the edits of one side.
 fn done(work: &Work, who: &str) -> Tree {
     let mut tree = PROJECT.clone();
     for (file, edits) in by_file(work) {
@@ -142,7 +142,7 @@ fn rendered(tree: &Tree) -> Rendered<'static> {
     }
 }
 
-/// Merges, and gives the project after it.
+/// Merges, and returns the resulting project.
 fn merged(base: &Tree, new: &Tree, mine: &Tree) -> (Vec<MergedFile>, Tree) {
     let read = |path: &Path| {
         Ok(mine.get(path).map(|text| Mine {
@@ -164,7 +164,7 @@ fn merged(base: &Tree, new: &Tree, mine: &Tree) -> (Vec<MergedFile>, Tree) {
     (files, after)
 }
 
-/// How often each line is in a text.
+/// The number of occurrences of each line in a text.
 fn counts(text: &str) -> HashMap<&str, usize> {
     let mut counts = HashMap::new();
     for line in text.lines() {
@@ -173,7 +173,7 @@ fn counts(text: &str) -> HashMap<&str, usize> {
     counts
 }
 
-/// Lines that are in a text but once: where an edit of them is, no diff can doubt.
+/// The lines that occur once, whose edits every diff finds at the same place.
 fn unique_lines(text: &str) -> BTreeSet<usize> {
     let counts = counts(text);
     let lines = text.lines().enumerate();
@@ -183,7 +183,7 @@ fn unique_lines(text: &str) -> BTreeSet<usize> {
         .collect()
 }
 
-/// Whether each edited line, and its neighbours, are there but once, and those of others are further.
+/// Whether each edited line and its neighbours are unique, and no edit of the other side is nearby.
 fn apart(text: &str, ours: &Edits, theirs: &Edits) -> bool {
     let unique = unique_lines(text);
     let sure = |at: &usize| (at.saturating_sub(1)..=at + 1).all(|at| unique.contains(&at));
@@ -213,7 +213,7 @@ proptest! {
             let said = match file.fate { Fate::Conflict(count) => count, _ => 0 };
             prop_assert_eq!(marked, said, "{}", file.path.display());
         }
-        // The project is of the new template now.
+        // The project is based on the new template now.
         let (files, again) = merged(&new, &new, &after);
         prop_assert!(files.is_empty() && again == after);
     }
@@ -235,7 +235,7 @@ proptest! {
             let (files, after) = merged(&base, &new, &mine);
             let conflicts = files.iter().any(|file| file.fate.needs_a_look());
             prop_assert!(!conflicts, "{:?}", after);
-            // One after the other: the lines of the second have moved, so by their text.
+            // The edits are applied in sequence: lines have moved, so they are found by their text.
             let all: Edits = ours.iter().chain(&theirs).map(|(at, edit)| (*at, *edit)).collect();
             let mut both = String::new();
             for (at, line) in text.split_inclusive('\n').enumerate() {
@@ -248,7 +248,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(&after[file], &both);
-            // Also where it was not noted that it has been done.
+            // Merging again changes nothing, even if the record was not updated.
             let (_, again) = merged(&base, &new, &after);
             prop_assert_eq!(again, after);
         }

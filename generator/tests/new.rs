@@ -1,4 +1,4 @@
-//! `kiln new`: what it writes, what it refuses, and that it never leaves half of anything.
+//! `kiln new`: the files that it writes, the input that it refuses, and that it is atomic.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn makes_a_project() {
         .success()
         .stderr_eq("")
         .stdout_eq(str![[r#"
-Made `my-model` in my-model: [..] files.
+Created `my-model` in my-model: [..] files.
 
   description  A model trained with Burn on several replicas
   strategy     mirrored
@@ -55,7 +55,7 @@ Next:
   cd my-model
   cargo run --release    # train, then test
   cargo test             # the contract tests
-  kiln todos             # what to change for your task
+  kiln todos             # the sites to change for your task
 
 "#]]);
     assert_has_default(&place, "my-model", "my-model");
@@ -84,8 +84,8 @@ fn says_that_it_converts_a_name() {
         .assert()
         .success();
     assert.stdout_eq(str![[r#"
-`MyModel` becomes `my-model`, as packages are named.
-Made `my-model` in my-model: [..] files.
+Package name: `MyModel` becomes `my-model`.
+Created `my-model` in my-model: [..] files.
 
   description  A model trained with Burn on several replicas
   strategy     mirrored
@@ -98,7 +98,7 @@ Next:
   cd my-model
   cargo run --release    # train, then test
   cargo test             # the contract tests
-  kiln todos             # what to change for your task
+  kiln todos             # the sites to change for your task
 
 "#]]);
     assert_has_default(&place, "my-model", "my-model");
@@ -117,11 +117,11 @@ fn makes_a_repository() {
     place.kiln("new a --yes").assert().success();
     assert!(place.join("a/.git/HEAD").exists());
 
-    // Not inside another.
+    // Not inside another repository.
     place.kiln("new b --yes --path a/b").assert().success();
     assert!(!place.join("a/b/.git").exists());
 
-    // Not where the environment says.
+    // Not where environment variables point.
     let elsewhere = place.join("elsewhere");
     place
         .kiln("new c --yes")
@@ -188,7 +188,7 @@ fn refuses_a_folder_that_is_not_empty() {
         .stderr_eq(str![[r#"
   × the folder `a` exists and is not empty
   help: give another folder with `--path`, or add `--force` to replace the files that the template
-        has too; all others stay
+        has too; all other files are kept
 
 "#]]);
     assert_eq!(place.tree(), before);
@@ -207,7 +207,7 @@ fn force_replaces_only_what_the_template_has() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Made `a` in a: [..] files, 1 unchanged, 1 replaced.
+Created `a` in a: [..] files, 1 unchanged, 1 replaced.
   replaced Cargo.toml
 
   description  A model trained with Burn on several replicas
@@ -221,7 +221,7 @@ Next:
   cd a
   cargo run --release    # train, then test
   cargo test             # the contract tests
-  kiln todos             # what to change for your task
+  kiln todos             # the sites to change for your task
 
 "#]]);
     assert_has_default(&place, "a", "a");
@@ -240,7 +240,7 @@ fn force_writes_over_no_folder() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × `a/Cargo.toml` is in the way of a file of the template
+  × `a/Cargo.toml` blocks a file of the template
   help: move it away first; nothing was written
 
 "#]]);
@@ -254,7 +254,7 @@ fn force_writes_over_no_folder() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × `a/src` is in the way of a folder of the template
+  × `a/src` blocks a folder of the template
   help: move it away first; nothing was written
 
 "#]]);
@@ -293,9 +293,9 @@ fn follows_no_symbolic_link() {
   × `b/Cargo.toml` is a symbolic link, which Kiln does not write through
   help: move it away first; nothing was written
   × `c` is a symbolic link
-  help: give the folder that it points to
+  help: give the target of the link
   × `d` is a symbolic link
-  help: give the folder that it points to
+  help: give the target of the link
 
 "#]]
     );
@@ -319,7 +319,7 @@ fn refuses_a_file_in_the_way() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × `a/b` lies in something that is no folder
+  × part of the path `a/b` is not a folder
   help: give another folder with `--path`
 
 "#]]);
@@ -327,7 +327,7 @@ fn refuses_a_file_in_the_way() {
     assert_eq!(fs::read(place.join("a")).unwrap(), b"mine");
 }
 
-/// A limit on the size of files stands for a full disk: a write fails in the middle.
+/// A limit on the size of files simulates a full disk: a write fails halfway.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_leaves_nothing() {
@@ -358,7 +358,7 @@ fn a_full_disk_leaves_nothing() {
     assert_eq!(place.tree(), before);
 }
 
-/// A folder that cannot be written to, even by root: that of a process.
+/// `/proc/self`, a folder in which not even root can create files.
 #[cfg(target_os = "linux")]
 #[test]
 fn refuses_a_folder_that_cannot_be_written() {
@@ -367,7 +367,7 @@ fn refuses_a_folder_that_cannot_be_written() {
     assert.code(3).stderr_eq(str![[r#"
   × cannot write to the folder `/proc/self`
   ╰─▶ No such file or directory (os error 2) at path "/proc/self/.kiln-[..]"
-  help: check the path: a part of it does not exist
+  help: check the path: part of it does not exist
 
 "#]]);
 }
@@ -382,7 +382,7 @@ fn leaves_a_workspace_above_alone() {
         fs::read_to_string(place.join("Cargo.toml")).unwrap(),
         manifest
     );
-    // Cargo takes it for a workspace of its own.
+    // Otherwise Cargo would find the enclosing workspace.
     let found = snapbox::cmd::Command::new(env!("CARGO"))
         .args(["locate-project", "--workspace", "--message-format", "plain"])
         .current_dir(place.join("a"))
@@ -458,7 +458,7 @@ fn refuses_names() {
    · ┬
    · ╰── here
    ╰────
-  help: `d-net` would do
+  help: try `d-net`
 "-"
   × `-` cannot name a project: it does not start with a letter
    ╭─[NAME:1:1]
@@ -476,13 +476,13 @@ fn refuses_names() {
    ╰────
   help: choose another name, such as `my-model`
 "a b"
-  × `a b` cannot name a project: it contains ' '; ASCII letters, digits, `-` and `_` make a name
+  × `a b` cannot name a project: it contains ' '; use ASCII letters, digits, `-` and `_`
    ╭─[NAME:1:2]
  1 │ a b
    ·  ┬
    ·  ╰── here
    ╰────
-  help: `a-b` would do
+  help: try `a-b`
 "a/b"
   × `a/b` cannot name a project: it contains `/`
    ╭─[NAME:1:2]
@@ -492,21 +492,21 @@ fn refuses_names() {
    ╰────
   help: to choose the folder, add `--path FOLDER`
 "naïve"
-  × `naïve` cannot name a project: it contains 'ï'; ASCII letters, digits, `-` and `_` make a name
+  × `naïve` cannot name a project: it contains 'ï'; use ASCII letters, digits, `-` and `_`
    ╭─[NAME:1:3]
  1 │ naïve
    ·   ┬
    ·   ╰── here
    ╰────
-  help: `na-ve` would do
+  help: try `na-ve`
 "a.b"
-  × `a.b` cannot name a project: it contains '.'; ASCII letters, digits, `-` and `_` make a name
+  × `a.b` cannot name a project: it contains '.'; use ASCII letters, digits, `-` and `_`
    ╭─[NAME:1:2]
  1 │ a.b
    ·  ┬
    ·  ╰── here
    ╰────
-  help: `a-b` would do
+  help: try `a-b`
 "struct"
   × `struct` cannot name a project: it is a keyword of Rust
    ╭─[NAME:1:1]
@@ -709,7 +709,7 @@ fn refuses_definitions() {
    ·             ────┬───
    ·                 ╰── this value
    ╰────
-  help: it must match the regex `^[^"//[:cntrl:]]*$`
+  help: the value must match the regex `^[^"//[:cntrl:]]*$`
 "description=two/nlines"
   × "two/nlines" is not a value of the option `description`
    ╭─[--define:1:13]
@@ -717,7 +717,7 @@ fn refuses_definitions() {
  2 │ ├─▶ lines
    · ╰──── this value
    ╰────
-  help: it must match the regex `^[^"//[:cntrl:]]*$`
+  help: the value must match the regex `^[^"//[:cntrl:]]*$`
 "project-name=x"
   × there is no option `project-name`
    ╭─[--define:1:1]
@@ -725,9 +725,9 @@ fn refuses_definitions() {
    · ──────┬─────
    ·       ╰── no option
    ╰────
-  help: `project-name` follows from the name and place of the project
+  help: `project-name` is derived from the project's name and folder
 "=x"
-  × no option is named before the `=`
+  × the option name before `=` is empty
    ╭─[--define:1:1]
  1 │ =x
    · ▲
@@ -835,23 +835,23 @@ fn refuses_values_files() {
    ╰────
   help: write `strategy = "text"`
 "[values]/nci = 'none'/n[other]/n"
-  × a values file has its options under `[values]` or none
+  × a values file has either all options under `[values]` or none
    ╭─[v.toml:3:2]
  2 │ ci = 'none'
  3 │ [other]
    ·  ──┬──
    ·    ╰── not under `[values]`
    ╰────
-  help: move it below `[values]`
+  help: move the key below `[values]`
 "strategy = 'mirrored'/n[values]/nci = 'none'/n"
-  × a values file has its options under `[values]` or none
+  × a values file has either all options under `[values]` or none
    ╭─[v.toml:1:1]
  1 │ strategy = 'mirrored'
    · ────┬───
    ·     ╰── not under `[values]`
  2 │ [values]
    ╰────
-  help: move it below `[values]`
+  help: move the key below `[values]`
 "values = 3/n"
   × `values` should be a table
    ╭─[v.toml:1:10]
@@ -859,7 +859,7 @@ fn refuses_values_files() {
    ·          ┬
    ·          ╰── this is an integer
    ╰────
-  help: write `[values]`, and what is in it on the lines below
+  help: write `[values]`, and its keys on the lines below
 "strategy = 'mirrored'/nstrategy = 'mirrored'/n"
   × `v.toml` is not valid TOML: duplicate key
    ╭─[v.toml:2:1]
@@ -891,9 +891,9 @@ fn refuses_values_files() {
    ╭─[v.toml:1:2]
  1 │ a�
    ·  ┬
-   ·  ╰── no UTF-8
+   ·  ╰── not UTF-8
    ╰────
-  help: save it as UTF-8; a values file is TOML
+  help: save the file as UTF-8; a values file is TOML
 
 "#]]);
     place
@@ -903,14 +903,14 @@ fn refuses_values_files() {
         .stderr_eq(str![[r#"
   × cannot read the values file `absent.toml`
   ╰─▶ No such file or directory (os error 2)
-  help: check the path: a part of it does not exist
+  help: check the path: part of it does not exist
 
 "#]]);
     place.kiln("new a --yes --values .").assert().code(2);
     assert!(!place.join("a").exists());
 }
 
-/// `--train` runs cargo in the new folder, and ends with its exit status.
+/// `--train` runs cargo in the new folder and exits with its status.
 #[cfg(unix)]
 #[test]
 fn trains_and_passes_on_the_status() {
@@ -941,7 +941,7 @@ fn trains_and_passes_on_the_status() {
 "#]]);
 }
 
-/// Nothing in the environment or the user's configuration changes what comes out.
+/// Environment variables and user configuration do not change the result.
 #[test]
 fn the_environment_changes_nothing() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `kiln options`: every option, and truly what it changes.
+//! `kiln options`: every option with its actual effect.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn lists_every_option_and_what_it_changes() {
                 .with(&template, &option.name, &value)
                 .unwrap();
             let after = render(&template, &answers).unwrap();
-            // Every answer is recorded, which is not told.
+            // Changes of the record are not listed.
             let recorded = |path: &Path| path == Path::new(RECORD_FILE);
             for file in after.files.iter().filter(|file| !recorded(&file.path)) {
                 let old = before.get(&file.path);

@@ -1,4 +1,4 @@
-//! The wizard of `kiln new`, driven through a terminal.
+//! The wizard of `kiln new`, controlled through a terminal.
 
 #![cfg(unix)]
 
@@ -25,9 +25,9 @@ const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 const BACKSPACE: &str = "\x7f";
 
-const DECISION: &str = "Make the project?";
+const DECISION: &str = "Create the project?";
 
-/// The questions where the name is asked too.
+/// The number of questions if the name is asked too.
 fn questions() -> usize {
     Template::embedded().unwrap().options().len() + 1
 }
@@ -53,12 +53,12 @@ fn written(place: &Place) -> BTreeMap<String, Vec<u8>> {
     tree
 }
 
-/// Waits for a question by its number: hints are on the screen while a question is open only.
+/// Waits for a question by its number, as a hint is on the screen only while its question is open.
 fn at(terminal: &Terminal, step: usize, of: usize) {
     terminal.wait(&format!("{step} of {of}: "));
 }
 
-/// Deletes what was typed.
+/// Deletes the typed text.
 fn erase(terminal: &mut Terminal) {
     terminal.send(&BACKSPACE.repeat(40));
 }
@@ -69,7 +69,7 @@ fn assert_made(terminal: Terminal) -> String {
         matches!(status, WaitStatus::Exited(_, 0)),
         "{status:?}: {log}"
     );
-    assert!(log.contains("Made `"), "{log}");
+    assert!(log.contains("Created `"), "{log}");
     log
 }
 
@@ -83,11 +83,11 @@ fn assert_cancelled(terminal: Terminal, place: &Place) {
     assert_eq!(place.tree().len(), 0);
 }
 
-/// The command that a summary ends with.
+/// The command at the end of a summary.
 fn repeating(screen: &str) -> Vec<String> {
-    let (_, after) = screen.split_once("The same without a question:\n").unwrap();
+    let (_, after) = screen.split_once("The same without prompts:\n").unwrap();
     let end = after.find(" --yes").unwrap() + " --yes".len();
-    // The terminal breaks a long line, at any place.
+    // The terminal wraps a long line anywhere.
     let command: String = after[..end]
         .lines()
         .map(|line| format!("{line:80}"))
@@ -101,15 +101,15 @@ fn every_question_wrong_answers_back_change_and_confirmation() {
     let of = questions();
     let mut terminal = Terminal::start(place.path(), &["new", "--vcs", "none"]);
 
-    // The name: what is wrong is said as it is typed.
+    // The name: errors are shown as it is typed.
     at(&terminal, 1, of);
     terminal.wait("What is the project called? (my-model)");
     terminal.send("my model");
     terminal.wait("✗ `my model` cannot name a project");
-    terminal.wait("`my-model` would do");
+    terminal.wait("try `my-model`");
     terminal.send(ENTER);
-    terminal.wait("a text is accepted when nothing is wrong with it");
-    // What is wrong is no suggestion.
+    terminal.wait("correct the text to continue");
+    // An error cannot be selected as a suggestion.
     terminal.send(DOWN);
     terminal.send(ENTER);
     erase(&mut terminal);
@@ -129,7 +129,7 @@ fn every_question_wrong_answers_back_change_and_confirmation() {
     terminal.wait("It's 1 of $HOME");
     terminal.send(ENTER);
 
-    // Back, over what was answered, and forward again.
+    // Back over the answers, and forward again.
     at(&terminal, 3, of);
     terminal.send(ESC);
     at(&terminal, 2, of);
@@ -145,7 +145,7 @@ fn every_question_wrong_answers_back_change_and_confirmation() {
     at(&terminal, 2, of);
     terminal.send(ENTER);
 
-    // Choices, the default of which is chosen already.
+    // Choices, with the default selected.
     at(&terminal, 3, of);
     terminal.wait("> mirrored (default)");
     terminal.send(DOWN);
@@ -160,7 +160,7 @@ fn every_question_wrong_answers_back_change_and_confirmation() {
         terminal.send(ENTER);
     }
 
-    // The summary, back from it, and forward.
+    // The summary, back from it, and forward again.
     terminal.wait(DECISION);
     terminal.send(ESC);
     at(&terminal, of, of);
@@ -183,14 +183,14 @@ fn every_question_wrong_answers_back_change_and_confirmation() {
     terminal.wait("> wgpu");
     terminal.send(ENTER);
     terminal.wait_until("new summary", |screen| {
-        let last = screen.rsplit("The same without a question").next();
+        let last = screen.rsplit("The same without prompts").next();
         last.is_some_and(|last| last.contains("hardware=wgpu") && last.contains(DECISION))
     });
     let screen = terminal.screen();
     let words = repeating(screen.rsplit_once("digits2: ").unwrap().1);
     terminal.send(ENTER);
     let log = assert_made(terminal);
-    assert!(log.contains("Made `digits2` in digits2"), "{log}");
+    assert!(log.contains("Created `digits2` in digits2"), "{log}");
 
     let expected = files(
         "digits2",
@@ -202,7 +202,7 @@ fn every_question_wrong_answers_back_change_and_confirmation() {
     );
     assert_eq!(written(&place), expected);
 
-    // The command of the summary makes the same.
+    // The command in the summary creates the same project.
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let options = [
         "-d",
@@ -270,7 +270,7 @@ fn cancelling_at_any_question_leaves_nothing() {
             terminal.wait(DECISION);
             terminal.send(if stop == of + 1 { CTRL_C } else { UP });
             if stop == of + 2 {
-                terminal.wait("> cancel, and write nothing");
+                terminal.wait("> cancel without writing");
                 terminal.send(ENTER);
             }
         }
@@ -307,7 +307,7 @@ fn a_window_may_change_its_size_at_any_question() {
         for columns in [20, 200, 1, 80] {
             terminal.resize(columns);
             terminal.settle();
-            // Keys that change nothing in the end, but draw.
+            // Keys that redraw the screen but change nothing.
             terminal.send(if step <= 2 { "x" } else { DOWN });
             terminal.settle();
             terminal.send(if step <= 2 { BACKSPACE } else { UP });
@@ -325,7 +325,7 @@ fn a_window_may_change_its_size_at_any_question() {
     }
     let log = assert_made(terminal);
     assert_eq!(written(&place), files("my-model", &[]));
-    // The report is the one that there is without a terminal.
+    // The report is the same as without a terminal.
     let other = Place::new();
     let said = other
         .kiln("new my-model --yes --vcs none")
@@ -363,14 +363,14 @@ fn a_dumb_terminal_is_asked_line_by_line() {
     terminal.send("one-device\n");
     terminal.wait("Which hardware");
     terminal.send("\n\n\n\n");
-    terminal.wait("Make the project? [make]:");
+    terminal.wait("Create the project? [make]:");
     terminal.send("change\n");
     terminal.wait("Which answer?");
     terminal.send("ci\n");
     terminal.wait("workflow? [none]: ");
     terminal.send("github\n");
     terminal.wait_until("second summary", |screen| {
-        screen.matches("Make the project?").count() == 2
+        screen.matches("Create the project?").count() == 2
     });
     terminal.send("\n");
     let log = assert_made(terminal);
@@ -388,13 +388,13 @@ fn a_dumb_terminal_can_be_left() {
     terminal.send(CTRL_D);
     assert_cancelled(terminal, &place);
 
-    // Without a name there is less to go back over, and `TERM` may be missing.
+    // With a name on the command line, there are fewer questions; `TERM` may be missing.
     let mut terminal = Terminal::start_with(place.path(), &["new"], &[]);
     terminal.wait("What is the project called?");
     terminal.send("<\n");
     assert_cancelled(terminal, &place);
 
-    // Ctrl-C ends the process, which shells report as 130.
+    // Ctrl-C ends the process; shells report status 130.
     let mut terminal = Terminal::start_with(place.path(), &["new", "a"], &dumb);
     terminal.wait("What does the project train?");
     terminal.send(CTRL_C);
@@ -411,9 +411,9 @@ fn asks_nothing_when_told() {
     let place = Place::new();
     let terminal = Terminal::start(place.path(), &["new", "a", "--vcs", "none", "--yes"]);
     let (_, log) = terminal.end();
-    assert!(log.starts_with("Made `a`"), "{log}");
+    assert!(log.starts_with("Created `a`"), "{log}");
 
-    // A dry run asks nothing either, and without a name there is nothing to make.
+    // A dry run does not prompt, so it requires a name.
     let terminal = Terminal::start(place.path(), &["new", "b", "--dry-run"]);
     let (_, log) = terminal.end();
     assert!(log.starts_with("b: "), "{log}");
@@ -440,7 +440,7 @@ fn a_template_is_confirmed_without_a_question() {
     assert_made(terminal);
 }
 
-/// A team's template whose options have no defaults, each of a kind.
+/// A team's template with an option of each type, without defaults.
 fn without_defaults() -> Place {
     let place = Place::new();
     place.put(
@@ -477,7 +477,7 @@ fn asks_until_there_is_an_answer_where_there_is_no_default() {
         terminal.send(wrong);
         terminal.wait("✗");
         terminal.send(ENTER);
-        terminal.wait("a text is accepted when nothing is wrong with it");
+        terminal.wait("correct the text to continue");
         erase(&mut terminal);
         terminal.wait_until("empty text", |screen| !screen.contains('✗'));
         terminal.send(answer);
@@ -510,7 +510,12 @@ fn a_dumb_terminal_asks_until_there_is_an_answer() {
     terminal.wait("What is the project called?");
     terminal.send("a\n");
     for (question, wrong, why, answer) in [
-        ("Who owns it?", "us", "it must match the regex", "@us"),
+        (
+            "Who owns it?",
+            "us",
+            "the value must match the regex",
+            "@us",
+        ),
         (
             "Which motto?",
             " ",
@@ -518,7 +523,12 @@ fn a_dumb_terminal_asks_until_there_is_an_answer() {
             "Go",
         ),
         ("Which size?", "larg", "did you mean `large`?", "large"),
-        ("A logo?", "perhaps", "it takes `true` or `false`", "no"),
+        (
+            "A logo?",
+            "perhaps",
+            "its values are `true` and `false`",
+            "no",
+        ),
     ] {
         terminal.wait(question);
         terminal.send("\n");
@@ -576,7 +586,7 @@ fn a_name_is_refused_whose_folder_is_taken() {
     place.put("my-model/file", "");
     let mut terminal = Terminal::start(place.path(), &["new"]);
     terminal.wait("What is the project called?");
-    // What is taken is not proposed.
+    // An existing folder is not proposed.
     assert!(!terminal.screen().contains("(my-model)"));
     terminal.send(ENTER);
     terminal.wait("the name of a project cannot be empty");
@@ -590,8 +600,7 @@ fn a_name_is_refused_whose_folder_is_taken() {
     assert!(matches!(status, WaitStatus::Exited(_, 130)), "{status:?}");
 }
 
-/// What a killed Kiln left is undone in the folder that will be written, and in none whose name is
-/// the beginning of another.
+/// Recovery happens only in the folder that will be written, not in folders whose names are prefixes of it.
 #[test]
 fn what_is_half_done_is_undone_where_the_project_is_made() {
     let place = Place::new();
@@ -619,7 +628,7 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
         assert_eq!(half(), [true; 3]);
         terminal.send(ENTER);
     }
-    // It is found to hold somebody's file, too.
+    // The folder also has a file of the user.
     terminal.wait("× the folder `net` exists and is not empty");
     assert_eq!(half(), [true, true, false]);
     terminal.wait("? What is the project called? net");
@@ -633,7 +642,7 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
     assert!(place.join("ne/Cargo.toml").exists() && place.join("net/mine.txt").exists());
 }
 
-/// The answers are not lost where the folder is taken while they are given.
+/// The answers are kept if the folder is created while the user answers.
 #[test]
 fn a_name_that_can_no_longer_be_used_is_asked_for_again() {
     let place = Place::new();
@@ -664,7 +673,7 @@ fn a_name_that_can_no_longer_be_used_is_asked_for_again() {
     assert_eq!(written(&place), files("other", &[("hardware", "cuda")]));
 }
 
-/// Where an option has no default, the dependencies are known in the end only.
+/// If an option has no default, the dependencies are known only at the end.
 #[test]
 fn a_name_that_turns_out_to_be_a_dependency_can_be_changed() {
     let place = without_defaults();
@@ -739,7 +748,7 @@ fn a_window_may_be_closed() {
     }
 }
 
-/// The pictures of the README.
+/// The screenshots in the documentation.
 #[test]
 fn pictures() {
     let place = Place::new();
@@ -747,7 +756,7 @@ fn pictures() {
     let of = questions();
     at(&terminal, 1, of);
     terminal.send("2nd model");
-    terminal.wait("`nd-model` would do");
+    terminal.wait("try `nd-model`");
     snapbox::assert_data_eq!(
         terminal.picture(),
         snapbox::file!["../../docs/wizard-refusal.svg"].raw()

@@ -1,4 +1,4 @@
-//! Whatever is given: no panic, and what is accepted is right.
+//! Properties for random input: no panics, and accepted input is valid.
 
 use kiln::{
     name::Name,
@@ -19,7 +19,7 @@ fn template(files: &[(&str, &str)]) -> tempfile::TempDir {
 const CONFIG: &str =
     "[template]\nfmt = false\n[placeholders]\ntext = { prompt = \"?\", default = \"\" }\n";
 
-/// Pieces that Liquid trips over.
+/// Fragments that are difficult for Liquid.
 fn liquid() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "\\PC{0,6}",
@@ -47,7 +47,7 @@ proptest! {
     fn names(given in "\\PC{0,12}|[a-zA-Z0-9_-]{0,12}") {
         if let Ok(name) = Name::parse(&given) {
             let package = name.package();
-            // A package's name is a fixed point, and makes an identifier.
+            // Normalising a package name again does not change it, and it yields an identifier.
             let again = Name::parse(package).unwrap();
             prop_assert_eq!(again.package(), package);
             prop_assert!(package.starts_with(|c: char| c.is_ascii_alphabetic()));

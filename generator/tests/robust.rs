@@ -1,4 +1,4 @@
-//! Paths and disks that are not as one would wish: what is wrong is told, and nothing is left behind.
+//! Unusual paths and file systems: errors are reported, and no files are left behind.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs `kiln new` with these arguments, which fails with this status and says this, and leaves nothing.
+/// Runs `kiln new`, which must fail with this status and message and leave no files.
 #[track_caller]
 fn refuses(args: &[&str], status: i32, says: &str) {
     let place = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn arguments_that_are_not_utf8() {
     let place = tempfile::tempdir().unwrap();
     let output = kiln(place.path(), &["new"]).arg(odd).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    // As a path it is as good as any other.
+    // Valid as a path.
     let output = kiln(
         place.path(),
         &["new", "a", "--yes", "--vcs", "none", "--path"],
@@ -89,7 +89,7 @@ fn arguments_that_are_not_utf8() {
     }
 }
 
-/// One of them makes the project, whole; the others are told that it is there.
+/// One process creates the complete project; the others report that it exists.
 #[test]
 fn many_at_once_into_one_folder() {
     let place = tempfile::tempdir().unwrap();
@@ -122,14 +122,14 @@ fn many_at_once_into_one_folder() {
         assert_eq!(made, 1, "{told:#?}");
         for output in all.iter().filter(|output| !output.status.success()) {
             let text = said(output);
-            let known = ["is not empty", "another Kiln is at work"];
+            let known = ["is not empty", "another process of Kiln is changing"];
             assert!(known.iter().any(|known| text.contains(known)), "{text}");
         }
         assert_eq!(files(&folder), "");
     }
 }
 
-/// On a file system of its own, which needs a right that not all machines give.
+/// Uses a mount namespace, which not every machine permits.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_and_one_that_cannot_be_written() {

@@ -25,7 +25,7 @@ fn script(shell: &str) -> String {
     String::from_utf8(done.get_output().stdout.clone()).unwrap()
 }
 
-/// What bash offers for the last of `words`, by the script of Kiln.
+/// Bash's completions of the last of `words`.
 fn completed(words: &[&str]) -> Option<BTreeSet<String>> {
     let place = Place::new();
     place.put("kiln.bash", &script("bash"));
@@ -83,7 +83,7 @@ fn bash_completes_with_the_script() {
             &["kiln", "add", "slurm", "tens"],
             &["tensorboard", "tensorboard=no", "tensorboard=yes"],
         ),
-        // More than one option takes it.
+        // More than one option has this value.
         (&["kiln", "add", "non"], &[]),
         (&["kiln", "nonsense"], &[]),
     ];
@@ -103,7 +103,7 @@ fn every_shell_has_a_script_that_knows_every_subcommand() {
         for name in subcommands() {
             assert!(script.contains(&name), "{shell}: {name}");
         }
-        // Fish completes values of options only, and the other two none.
+        // Fish completes only values of options; the other two shells complete none.
         let values: &[&str] = match shell {
             "bash" | "zsh" => &["keras-cnn", "strategy=mirrored", "model.architecture"],
             "fish" => &["keras-cnn", "strategy=mirrored"],
@@ -115,7 +115,7 @@ fn every_shell_has_a_script_that_knows_every_subcommand() {
     }
 }
 
-/// A shell that is there reads the script that is for it.
+/// Each installed shell accepts its script.
 #[test]
 fn shells_read_their_scripts() {
     let place = Place::new();

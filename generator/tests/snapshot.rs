@@ -1,4 +1,4 @@
-//! `kiln::snapshot`, with a template that needs no Burn: `tests/fixtures/team`.
+//! `kiln::snapshot`, with a template that does not use Burn: `tests/fixtures/team`.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const TEAM: &str = "tests/fixtures/team";
 
-/// What a helper says when it panics.
+/// The panic message of a helper.
 fn refusal(test: impl FnOnce()) -> String {
     let payload = panic::catch_unwind(AssertUnwindSafe(test)).expect_err("this is refused");
     match payload.downcast::<String>() {
@@ -94,7 +94,7 @@ fn what_is_shown_and_redacted() {
     assert!(!text.contains("==== Cargo.toml"), "{text}");
 }
 
-/// Files that differ in what nobody sees give snapshots that differ, as insta compares them.
+/// Files that differ only in invisible characters have different snapshots.
 #[test]
 fn ends_of_lines_and_of_texts() {
     let ends: [(&[u8], &str); 7] = [
@@ -113,7 +113,7 @@ fn ends_of_lines_and_of_texts() {
         assert_eq!(project.snapshot(), format!("f.txt\n\n==== f.txt\n{shown}"));
         project
     });
-    // It leaves out carriage returns and the space at the end.
+    // insta ignores carriage returns and trailing whitespace.
     let compared = |text: String| text.replace('\r', "").trim_end().to_owned();
     for (at, one) in projects.iter().enumerate() {
         for other in &projects[..at] {
@@ -127,7 +127,7 @@ fn ends_of_lines_and_of_texts() {
     }
 }
 
-/// The same on each machine, whoever it belongs to, and each year.
+/// Snapshots are the same for each machine, user and year.
 #[test]
 fn nothing_of_the_machine() {
     let project = Project::render(TEAM, &[]);
@@ -177,14 +177,14 @@ fn two_snapshots_with_one_name() {
     let [one, other] = ["@one", "@other"].map(|owner| Project::render(TEAM, &[("owner", owner)]));
     let said = refusal(|| {
         for project in [&one.changes_from(&one), &other.changes_from(&one)] {
-            // The first has nothing to say, which is as a snapshot that is there.
+            // The first text is empty, which is equal to a missing snapshot.
             let named = kiln::snapshot::Named::new(project, &"same", module_path!());
             assert_eq!(named.name(), "same");
         }
     });
     assert_eq!(
         said,
-        "two snapshots of this module that differ are called `same`: give one another name"
+        "two different snapshots of this module are called `same`: rename one"
     );
 }
 
@@ -201,14 +201,14 @@ fn wrong_templates_and_answers_are_drawn() {
         "unknown key `hook`",
         "cargo-generate.toml:3:1]",
         "─┬─",
-        "not a key here",
+        "unknown key",
     ] {
         assert!(said.contains(part), "{said}");
     }
     for (answer, part) in [
         (("sise", "small"), "did you mean `size`?"),
         (("size", "smal"), "did you mean `small`?"),
-        (("owner", "me"), "it must match the regex"),
+        (("owner", "me"), "the value must match the regex"),
     ] {
         let said = refusal(|| drop(Project::render(TEAM, &[answer])));
         assert!(said.contains(part), "{said}");
@@ -279,7 +279,7 @@ fn contract_tests_that_fail_or_are_not_there() {
     );
     let said = refusal(|| project.assert_contracts());
     assert!(
-        said.starts_with("the project has a file of contract tests, but no test"),
+        said.starts_with("the project's contract tests are empty"),
         "{said}"
     );
     fs::remove_dir_all(project.path().join("tests")).unwrap();
@@ -312,12 +312,12 @@ fn trainings_that_go_wrong() {
         "\\\"loss\\\": {loss}",
     );
     let said = refusal(|| project.assert_trains());
-    assert!(said.starts_with("`metrics.jsonl` is no JSON"), "{said}");
+    assert!(said.starts_with("`metrics.jsonl` is not JSON"), "{said}");
 
     edit(&project, "src/main.rs", "metrics.jsonl", "metrics.json");
     let said = refusal(|| project.assert_trains());
     assert!(
-        said.starts_with("the training leaves no `metrics.jsonl`"),
+        said.starts_with("the training wrote no `metrics.jsonl`"),
         "{said}"
     );
 
@@ -329,7 +329,7 @@ fn trainings_that_go_wrong() {
     assert!(said.contains("InvalidDigit"), "{said}");
 }
 
-/// Versions are those of the lock file that is named, for this project only.
+/// The lock file determines the versions of this project only.
 #[test]
 fn a_lock_file() {
     let place = TempDir::new().unwrap();

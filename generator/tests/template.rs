@@ -16,7 +16,7 @@ fn team() -> String {
     folder.display().to_string()
 }
 
-/// A place with a template `t` of these files.
+/// A folder with a template `t` of these files.
 fn place_with(files: &[(&str, &str)]) -> Place {
     let place = Place::new();
     for (file, text) in files {
@@ -25,7 +25,7 @@ fn place_with(files: &[(&str, &str)]) -> Place {
     place
 }
 
-/// What Kiln says to `new a --template t`, and that it makes nothing.
+/// The error of `new a --template t`, which must not create a project.
 fn refusal(place: &Place, code: i32) -> String {
     let before = place.tree();
     let output = place.kiln("new a --yes --template t").output().unwrap();
@@ -48,8 +48,8 @@ fn makes_a_project_of_it() {
         .success()
         .stderr_eq("")
         .stdout_eq(str![[r#"
-`MyModel` becomes `my-model`, as packages are named.
-Made `my-model` in my-model: 6 files.
+Package name: `MyModel` becomes `my-model`.
+Created `my-model` in my-model: 6 files.
 
   owner  @core
   size   small
@@ -81,7 +81,7 @@ fn says_only_what_can_be_done() {
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Made `a` in a: 1 file.
+Created `a` in a: 1 file.
 
 Next:
   cd a
@@ -95,12 +95,12 @@ Next:
         .assert()
         .success()
         .stdout_eq(str![[r#"
-Made `b` in b: 3 files.
+Created `b` in b: 3 files.
 
 Next:
   cd b
   cargo test
-  kiln todos             # what to change for your task
+  kiln todos             # the sites to change for your task
 
 "#]]);
 }
@@ -113,8 +113,8 @@ fn trains_nothing_without_a_package() {
         .assert()
         .code(2);
     assert.stderr_eq(str![[r#"
-  × the template makes no `Cargo.toml`, so there is nothing to train
-  help: leave `--train` out
+  × the template has no `Cargo.toml`, so there is nothing to train
+  help: remove `--train`
 
 "#]]);
     assert!(!place.join("a").exists());
@@ -196,21 +196,21 @@ fn no_folder_of_a_template() {
         said,
         str![[r#"
   × there is no folder `absent`
-  help: give the folder that holds `cargo-generate.toml`
+  help: give the folder that has the `cargo-generate.toml`
   × the template `file` is not a folder
-  help: give the folder that holds `cargo-generate.toml`
-  × `house` holds no `cargo-generate.toml`
+  help: give the folder that has the `cargo-generate.toml`
+  × `house` has no `cargo-generate.toml`
   help: there is a template in `house/template`
-  × `empty` holds no `cargo-generate.toml`
-  help: a template says in this file what it asks and which files it renders; an empty
-        `[placeholders]` and `[template]` with `fmt = false` would do
-  × `https://example.org/team/template.git` is a repository, and `--template` takes a folder
+  × `empty` has no `cargo-generate.toml`
+  help: a template needs this file for its options and rules; an empty `[placeholders]`, and
+        `[template]` with `fmt = false`, are enough
+  × `https://example.org/team/template.git` is a repository, but `--template` requires a folder
   help: clone it first (`git clone https://example.org/team/template.git`), then give the folder
         of the template in it
-  × `git@example.org:team/template.git` is a repository, and `--template` takes a folder
+  × `git@example.org:team/template.git` is a repository, but `--template` requires a folder
   help: clone it first (`git clone git@example.org:team/template.git`), then give the folder of
         the template in it
-  × `gh:team/template` is a repository, and `--template` takes a folder
+  × `gh:team/template` is a repository, but `--template` requires a folder
   help: clone it first (`git clone https://github.com/team/template`), then give the folder of the
         template in it
 
@@ -219,7 +219,7 @@ fn no_folder_of_a_template() {
     assert!(!place.join("a").exists());
 }
 
-/// What cargo-generate has and Kiln has not, or passes over in silence.
+/// Features of cargo-generate that Kiln does not support, and mistakes that cargo-generate ignores.
 #[test]
 fn what_kiln_does_not_do() {
     let configs = [
@@ -254,9 +254,9 @@ fn what_kiln_does_not_do() {
     assert_data_eq!(
         said,
         str![[r#"
-  × `t/cargo-generate.toml` leaves formatting to cargo-generate
-  help: set `fmt = false` in `[template]` and keep the files formatted
-  × Kiln takes one template, not several
+  × `t/cargo-generate.toml` requests formatting of the generated files
+  help: set `fmt = false` in `[template]` and format the files of the template
+  × Kiln does not support sub-templates
    ╭─[t/cargo-generate.toml:3:1]
  2 │ fmt = false
  3 │ sub_templates = ["a", "b"]
@@ -264,7 +264,7 @@ fn what_kiln_does_not_do() {
    ·       ╰── not supported
    ╰────
   help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
-  × Kiln always makes a new folder
+  × Kiln always creates a new folder
    ╭─[t/cargo-generate.toml:3:1]
  2 │ fmt = false
  3 │ init = true
@@ -272,7 +272,7 @@ fn what_kiln_does_not_do() {
    ·   ╰── not supported
    ╰────
   help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
-  × "git" is no version control
+  × "git" is not a version control system
    ╭─[t/cargo-generate.toml:3:7]
  2 │ fmt = false
  3 │ vcs = "git"
@@ -280,15 +280,15 @@ fn what_kiln_does_not_do() {
    ·         ╰── here
    ╰────
   help: did you mean `Git`? they are `None`, `Git`
-  × the template wants cargo-generate >=0.30, and Kiln follows the rules of 0.26.0
+  × the template requires cargo-generate >=0.30; Kiln implements the rules of 0.26.0
    ╭─[t/cargo-generate.toml:3:26]
  2 │ fmt = false
  3 │ cargo_generate_version = ">=0.30"
    ·                          ────┬───
    ·                              ╰── here
    ╰────
-  help: widen it, if the template renders as it should
-  × `new` is no requirement of a version: unexpected character 'n' while parsing major version
+  help: widen the requirement if the template renders correctly
+  × `new` is not a version requirement: unexpected character 'n' while parsing major version
   │ number
    ╭─[t/cargo-generate.toml:3:26]
  2 │ fmt = false
@@ -296,14 +296,14 @@ fn what_kiln_does_not_do() {
    ·                          ──┬──
    ·                            ╰── here
    ╰────
-  × `exclude` says nothing beside `include`
+  × `exclude` has no effect next to `include`
    ╭─[t/cargo-generate.toml:4:12]
  3 │ include = ["f.txt"]
  4 │ exclude = ["g.txt"]
    ·            ───┬───
-   ·               ╰── never looked at
+   ·               ╰── has no effect
    ╰────
-  help: `include` lists all that is rendered: leave `exclude` out
+  help: `include` lists every file to render: remove `exclude`
   × hooks are not run by Kiln
    ╭─[t/cargo-generate.toml:3:2]
  2 │ fmt = false
@@ -313,7 +313,7 @@ fn what_kiln_does_not_do() {
  4 │ pre = ["ask.rhai"]
    ╰────
   help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
-  × Kiln asks every option, always
+  × Kiln does not support conditional options
    ╭─[t/cargo-generate.toml:3:36]
  2 │ fmt = false
  3 │ [conditional.'crate_type == "lib"'.placeholders.x]
@@ -331,31 +331,31 @@ fn what_kiln_does_not_do() {
    ╰────
   help: there are `string`, also with choices; `text` and `editor`; `array` with choices; and
         `bool`
-  × the regex of `x` is wrong
+  × the regex of `x` is invalid
    ╭─[t/cargo-generate.toml:4:30]
  3 │ [placeholders]
  4 │ x = { prompt = "?", regex = "[" }
    ·                              ┬
    ·                              ╰── unclosed character class
    ╰────
-  help: it is written as the crate `regex` has it: https://docs.rs/regex
-  × only a text without choices has a `regex`
+  help: use the syntax of the crate `regex`: https://docs.rs/regex
+  × only a string without choices can have a `regex`
    ╭─[t/cargo-generate.toml:4:44]
  3 │ [placeholders]
  4 │ x = { prompt = "?", type = "bool", regex = "a" }
    ·                                            ─┬─
    ·                                             ╰── here
    ╰────
-  help: leave it out, or make the option a text without choices
-  × only a text without choices has a `regex`
+  help: remove `regex`, or make the option a string without choices
+  × only a string without choices can have a `regex`
    ╭─[t/cargo-generate.toml:4:46]
  3 │ [placeholders]
  4 │ x = { prompt = "?", choices = ["a"], regex = "a" }
    ·                                              ─┬─
    ·                                               ╰── here
    ╰────
-  help: leave it out, or make the option a text without choices
-  × `t` holds a `.genignore`
+  help: remove `regex`, or make the option a string without choices
+  × `t` has a `.genignore`, which Kiln does not support
   help: list its entries as `ignore` in the `[template]` table instead
   × `t/f.txt` is not valid Liquid: Unknown filter; requested filter=rhai
    ╭─[t/f.txt:1:1]
@@ -363,7 +363,7 @@ fn what_kiln_does_not_do() {
    · ────────────┬───────────
    ·             ╰── here
    ╰────
-  help: Kiln runs no scripts: use options, `[conditional]` rules and Liquid
+  help: Kiln does not run scripts: use options, `[conditional]` rules and Liquid
 
 "#]]
     );
@@ -377,8 +377,8 @@ fn a_symbolic_link_in_it() {
     assert_data_eq!(
         refusal(&place, 4),
         str![[r#"
-  × `t/link` is no file and no folder, and would be in no project
-  help: put a copy there instead of a symbolic link
+  × `t/link` is neither a file nor a folder and would be missing from every project
+  help: replace a symbolic link by a copy of its target
 
 "#]]
     );
@@ -418,7 +418,7 @@ fn errors_in_its_files_and_answers() {
     );
 }
 
-/// On Linux all of these could be made.
+/// Linux allows all of these names.
 #[cfg(target_os = "linux")]
 #[test]
 fn names_that_not_every_system_takes() {
@@ -449,97 +449,97 @@ fn names_that_not_every_system_takes() {
     assert_data_eq!(
         said,
         str![[r#"
-  × `Makefile` and `makefile` are one path on Windows and macOS
+  × `Makefile` and `makefile` are the same path on Windows and macOS
    ╭─[t/makefile:1:1]
  1 │ makefile
    · ────┬───
-   ·     ╰── differs in case only
+   ·     ╰── differs only in case
    ╰────
-  help: rename one of them
-  × `src/Ä.rs` and `src/ä.rs` are one path on Windows and macOS
+  help: rename one of the two
+  × `src/Ä.rs` and `src/ä.rs` are the same path on Windows and macOS
    ╭─[t/src/ä.rs:1:5]
  1 │ src/ä.rs
    ·     ──┬─
-   ·       ╰── differs in case only
+   ·       ╰── differs only in case
    ╰────
-  help: rename one of them
-  × `Src` and `src` are one path on Windows and macOS
+  help: rename one of the two
+  × `Src` and `src` are the same path on Windows and macOS
    ╭─[t/src:1:1]
  1 │ src
    · ─┬─
-   ·  ╰── differs in case only
+   ·  ╰── differs only in case
    ╰────
-  help: rename one of them
-  × `{{word}}/A` and `{{word}}/a` are one path on Windows and macOS
+  help: rename one of the two
+  × `{{word}}/A` and `{{word}}/a` are the same path on Windows and macOS
    ╭─[t/{{word}}/a:1:10]
  1 │ {{word}}/a
    ·          ┬
-   ·          ╰── differs in case only
+   ·          ╰── differs only in case
    ╰────
-  help: rename one of them
-  × Windows does not take the name `con.tar.gz`
+  help: rename one of the two
+  × `con.tar.gz` is not a valid file name on Windows
    ╭─[t/docs/con.tar.gz:1:6]
  1 │ docs/con.tar.gz
    ·      ─┬─
-   ·       ╰── a device of Windows
+   ·       ╰── a reserved device name
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `LPT9`
+  help: rename the file: projects must be the same on every system
+  × `LPT9` is not a valid file name on Windows
    ╭─[t/LPT9:1:1]
  1 │ LPT9
    · ──┬─
-   ·   ╰── a device of Windows
+   ·   ╰── a reserved device name
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `nul .txt`
+  help: rename the file: projects must be the same on every system
+  × `nul .txt` is not a valid file name on Windows
    ╭─[t/nul .txt:1:1]
  1 │ nul .txt
    · ─┬─
-   ·  ╰── a device of Windows
+   ·  ╰── a reserved device name
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `Aux`
+  help: rename the file: projects must be the same on every system
+  × `Aux` is not a valid file name on Windows
    ╭─[t/Aux/a.rs:1:1]
  1 │ Aux/a.rs
    · ─┬─
-   ·  ╰── a device of Windows
+   ·  ╰── a reserved device name
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `a.`
+  help: rename the file: projects must be the same on every system
+  × `a.` is not a valid file name on Windows
    ╭─[t/a.:1:2]
  1 │ a.
    ·  ┬
-   ·  ╰── not taken at the end
+   ·  ╰── not allowed at the end
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `{{word}} `
+  help: rename the file: projects must be the same on every system
+  × `{{word}} ` is not a valid file name on Windows
    ╭─[t/{{word}} /b:1:9]
  1 │ {{word}} /b
    ·         ┬
-   ·         ╰── not taken at the end
+   ·         ╰── not allowed at the end
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `a {{word | append: ":"}}?`
+  help: rename the file: projects must be the same on every system
+  × `a {{word | append: ":"}}?` is not a valid file name on Windows
    ╭─[t/a {{word | append: ":"}}?:1:25]
  1 │ a {{word | append: ":"}}?
    ·                         ┬
-   ·                         ╰── not taken in a name
+   ·                         ╰── not allowed in a name
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `a\b`
+  help: rename the file: projects must be the same on every system
+  × `a\b` is not a valid file name on Windows
    ╭─[t/a\b:1:2]
  1 │ a\b
    ·  ┬
-   ·  ╰── not taken in a name
+   ·  ╰── not allowed in a name
    ╰────
-  help: rename it: a project is to be the same on every system
-  × Windows does not take the name `a\nb`
+  help: rename the file: projects must be the same on every system
+  × `a\nb` is not a valid file name on Windows
    ╭─[t/a\nb:1:2]
  1 │ a\nb
    ·  ─┬
-   ·   ╰── not taken in a name
+   ·   ╰── not allowed in a name
    ╰────
-  help: rename it: a project is to be the same on every system
+  help: rename the file: projects must be the same on every system
 
 "#]]
         .raw()
@@ -564,22 +564,22 @@ fn names_that_not_every_system_takes() {
     template.check().unwrap();
 }
 
-/// A folder that is no template may be large: only the next two levels are looked at.
+/// A folder without a template may be large, so only the next two levels are searched.
 #[test]
 fn a_template_further_down() {
     let place = place_with(&[("a/b/c/cargo-generate.toml", CONFIG)]);
     let said = refusal(&place, 4);
-    assert!(said.contains("a template says in this file"), "{said}");
+    assert!(said.contains("a template needs this file"), "{said}");
     for (path, inner) in [("b/in", "t/b/in"), ("c", "t/c")] {
         place.put(&format!("t/{path}/cargo-generate.toml"), CONFIG);
         let said = refusal(&place, 4);
         let hint =
-            format!("`t` holds no `cargo-generate.toml`\n  help: there is a template in `{inner}`");
+            format!("`t` has no `cargo-generate.toml`\n  help: there is a template in `{inner}`");
         assert!(said.contains(&hint), "{said}");
     }
 }
 
-/// What is wrong with its files is not found, as they are not read.
+/// Other files are not read, so their errors do not matter.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_folder_that_is_no_template_is_not_read() {
@@ -589,13 +589,10 @@ fn a_folder_that_is_no_template_is_not_read() {
     fs::write(place.join("t/a").join(OsStr::from_bytes(b"\xff")), "").unwrap();
     let output = place.kiln("new a --yes --template t").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("`t` holds no `cargo-generate.toml`"),
-        "{said}"
-    );
+    assert!(said.contains("`t` has no `cargo-generate.toml`"), "{said}");
 }
 
-/// Neither may become part of the other.
+/// Neither may contain the other.
 #[test]
 fn a_project_and_its_template_lie_apart() {
     let place = place_with(&[("cargo-generate.toml", CONFIG), ("f.txt", "")]);
@@ -617,17 +614,17 @@ fn a_project_and_its_template_lie_apart() {
     assert_data_eq!(
         said,
         str![[r#"
-  × the project `t/a` would lie in its template `t`
+  × the project `t/a` would lie inside its template `t`
   help: give another folder with `--path`
-  × the project `t/../t/x/a` would lie in its template `t`
+  × the project `t/../t/x/a` would lie inside its template `t`
   help: give another folder with `--path`
-  × the project `x/../t/x/a` would lie in its template `t`
+  × the project `x/../t/x/a` would lie inside its template `t`
   help: give another folder with `--path`
-  × the project `t` would lie in its template `t`
+  × the project `t` would lie inside its template `t`
   help: give another folder with `--path`
-  × the template `t` lies in the folder of the project, `.`
+  × the template `t` lies inside the project's folder `.`
   help: give another folder with `--path`
-  × the project `t/sub` would lie in its template `./t/../t`
+  × the project `t/sub` would lie inside its template `./t/../t`
   help: give another folder with `--path`
 
 "#]]
@@ -665,7 +662,7 @@ fn its_options() {
     options(&team).success().stdout_eq(str![[r#"
 owner: Which team owns the project?
   @vision (default)
-  it must match the regex ^@[a-z]+$
+  must match the regex ^@[a-z]+$
 
 size: How large is the model?
   small (default)
@@ -687,13 +684,13 @@ Set them with --define KEY=VALUE or in a --values file.
     options("t").success().stdout_eq(str![[r#"
 owner: Who?
   any text
-  it has no default
+  no default
 
 ci: CI?
   no
   yes
     changes f.txt
-  it has no default
+  no default
 
 Set them with --define KEY=VALUE or in a --values file.
 
@@ -703,10 +700,10 @@ Set them with --define KEY=VALUE or in a --values file.
     place.put("t/f.txt", "");
     options("t").success().stdout_eq(str![[r#"
 key: Key?
-  it has no default
-  it must match the regex ^[0-9]{20}$
+  no default
+  must match the regex ^[0-9]{20}$
 
-What they change is not shown: only you know a value of `key`.
+The effect of values is not shown: `key` has neither default nor known values.
 
 Set them with --define KEY=VALUE or in a --values file.
 

@@ -1,4 +1,4 @@
-//! `kiln todos`: what it finds, and how it says so.
+//! `kiln todos`: the sites that it finds, and its output.
 
 mod common;
 
@@ -75,16 +75,16 @@ ci.schedule  .github/workflows/ci.yml:1
   Choose when it runs.
   Now: on every push
 
-readme.picture  README.md:4  (not of the template)
+readme.picture  README.md:4  (not in the template)
   Draw it.
   Now: none.
 
-trailing.own  src/model.rs:10  (not of the template)
+trailing.own  src/model.rs:10  (not in the template)
 
 warning: src/wrong.rs:1: `TODO(` without `)` on the same line
-warning: src/wrong.rs:2: `TODO()` names no site
+warning: src/wrong.rs:2: `TODO()` has no id
 warning: src/wrong.rs:3: the id `a b` contains ' '
-2 of 3 sites left in ., and 2 of the project's own.
+2 of 3 sites open in ., and 2 that the template does not define.
 
 "#]])
         .stderr_eq("");
@@ -155,7 +155,7 @@ fn lists_as_json() {
     {
       "file": "src/wrong.rs",
       "line": 2,
-      "message": "`TODO()` names no site"
+      "message": "`TODO()` has no id"
     },
     {
       "file": "src/wrong.rs",
@@ -175,14 +175,14 @@ fn denies_what_is_left() {
     for file in ["src/model.rs", ".github/workflows/ci.yml", "README.md"] {
         place.put(file, "");
     }
-    // A marker that is wrong is left, too.
+    // A marker with a problem counts as open too.
     place.kiln("todos --deny").assert().code(1);
     place.put("src/wrong.rs", "");
     place
         .kiln("todos --deny")
         .assert()
         .success()
-        .stdout_eq("0 of 3 sites left in ..\n");
+        .stdout_eq("0 of 3 sites open in ..\n");
 }
 
 #[test]
@@ -208,8 +208,8 @@ model.architecture  a.rs:3
   Now: a small network
   Guarded by: model_shapes, gradients_flow
 
-warning: a.rs:3: `model.architecture` is also at a.rs:1; an id stands for one site
-1 of 3 sites left in ..
+warning: a.rs:3: duplicate marker `model.architecture`, also at a.rs:1
+1 of 3 sites open in ..
 
 "#]]);
 }
@@ -218,8 +218,8 @@ warning: a.rs:3: `model.architecture` is also at a.rs:1; an id stands for one si
 fn refuses_what_is_no_project() {
     let place = Place::new();
     place.kiln("todos").assert().code(2).stderr_eq(str![[r#"
-  × `.` is not a project of Kiln: it holds no `todos.toml`
-  help: give the folder of a project that `kiln new` made
+  × `.` is not a Kiln project: it has no `todos.toml`
+  help: give the folder of a project that `kiln new` created
 
 "#]]);
     place
@@ -227,8 +227,8 @@ fn refuses_what_is_no_project() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × `absent` is not a project of Kiln: it holds no `todos.toml`
-  help: give the folder of a project that `kiln new` made
+  × `absent` is not a Kiln project: it has no `todos.toml`
+  help: give the folder of a project that `kiln new` created
 
 "#]]);
     place.put("file", "");
@@ -237,8 +237,8 @@ fn refuses_what_is_no_project() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × `file` is not a project of Kiln: it holds no `todos.toml`
-  help: give the folder of a project that `kiln new` made
+  × `file` is not a Kiln project: it has no `todos.toml`
+  help: give the folder of a project that `kiln new` created
 
 "#]]);
 }
@@ -290,7 +290,7 @@ fn refuses_a_wrong_list_of_sites() {
    ╭─[./todos.toml:1:3]
  1 │ [[sites]]
    ·   ──┬──
-   ·     ╰── not a key here
+   ·     ╰── unknown key
  2 │ id = "a"
    ╰────
   help: did you mean `site`? the keys are `site`
@@ -301,7 +301,7 @@ fn refuses_a_wrong_list_of_sites() {
    ·        ┬
    ·        ╰── this is an integer
    ╰────
-  help: write `[[site]]` before each
+  help: write `[[site]]` above each table
 "[[site]]/nid = 3/nfile = /"/"/nwhat = /"/"/nnow = /"/"/ntest = []/n"
   × `id` should be a string
    ╭─[./todos.toml:2:6]
@@ -327,7 +327,7 @@ fn refuses_a_wrong_list_of_sites() {
  5 │ now = ""
  6 │ tests = []
    · ──┬──
-   ·   ╰── not a key here
+   ·   ╰── unknown key
    ╰────
   help: did you mean `test`? the keys are `id`, `file`, `what`, `now`, `test`
 
@@ -380,7 +380,7 @@ fn markers_start_a_comment() {
     }
 }
 
-/// The list of sites and the markers of a new project are the same, in the same order.
+/// A new project's list of sites and its markers have the same order.
 #[test]
 fn the_template_has_a_marker_for_every_site() {
     let place = Place::new();
@@ -409,5 +409,5 @@ fn one_site_is_not_several() {
     let (one, _) = SITES.split_once("\n\n").unwrap();
     place.put("todos.toml", one);
     let told = place.kiln("todos").assert().success();
-    told.stdout_eq("0 of 1 site left in ..\n");
+    told.stdout_eq("0 of 1 site open in ..\n");
 }

@@ -1,4 +1,4 @@
-//! Changes that are all or none, as the commands use them.
+//! Transactions, as the commands use them.
 
 use std::{fs, path::Path};
 
@@ -43,7 +43,7 @@ fn all_is_changed_and_nothing_is_left_beside_it() {
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
 }
 
-/// Somebody saved the file after it was read.
+/// A file was saved after it was read.
 #[test]
 fn what_changed_meanwhile_is_not_written_over() {
     let place = folder(&[("a", "a"), ("b", "saved")]);
@@ -54,7 +54,9 @@ fn what_changed_meanwhile_is_not_written_over() {
     let transaction = Transaction::begin(place.path()).unwrap();
     let error = transaction.apply(&changes, &[]).unwrap_err();
     assert!(
-        error.to_string().contains("changed while Kiln worked"),
+        error
+            .to_string()
+            .contains("was changed while Kiln was running"),
         "{error}"
     );
     assert_eq!(read(place.path(), "a"), "a");
@@ -68,7 +70,9 @@ fn one_works_at_a_time() {
     let first = Transaction::begin(place.path()).unwrap();
     let error = Transaction::begin(place.path()).unwrap_err();
     assert!(
-        error.to_string().contains("another Kiln is at work"),
+        error
+            .to_string()
+            .contains("another process of Kiln is changing"),
         "{error}"
     );
     assert_eq!(error.kind(), Kind::System);
@@ -100,7 +104,7 @@ fn a_file_keeps_its_rights() {
     assert_eq!((mode("a") & 0o777, mode("b") & 0o777), (0o640, 0o750));
 }
 
-/// A journal may have come with a project from somebody else.
+/// A journal may come from someone else's project.
 #[cfg(unix)]
 #[test]
 fn nothing_outside_is_restored() {
@@ -123,7 +127,7 @@ fn nothing_outside_is_restored() {
     }
 }
 
-/// Where an update was killed, and then somebody went on working.
+/// The user continued to work after an update was killed.
 #[test]
 fn what_was_edited_since_stays() {
     let place = folder(&[("a", "edited"), ("b", "B")]);
@@ -131,7 +135,7 @@ fn what_was_edited_since_stays() {
     fs::create_dir_all(hidden.join("old")).unwrap();
     fs::write(hidden.join("old/0"), "a").unwrap();
     fs::write(hidden.join("old/1"), "b").unwrap();
-    // Of `A` and of `B`.
+    // The old contents of `A` and `B`.
     let hashes = [
         "559aead08264d5795d3909718cdd05abd49572e84fe55590eef31a88a08fdffd",
         "df7e70e5021544f4834bbee64a9e3789febc4be81470df629cad6ddb03320a5c",

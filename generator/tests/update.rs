@@ -1,13 +1,19 @@
-//! `kiln update` and `kiln add`, as a user runs them.
+//! `kiln update` and `kiln add`.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
 
-use kiln::template::Template;
+use kiln::{
+    name::Name,
+    project::{engine::engine_hash, record::Record},
+    render::{Rendered, RenderedFile, render},
+    template::{Template, answers::Answers},
+};
 
 const OLD: &str = "one\ntwo\nthree\nfour\nfive\nsix\nseven\n";
 
@@ -55,7 +61,7 @@ fn commit(folder: &Path) {
     git(folder, &["commit", "-q", "-m", "all"]);
 }
 
-/// All files of a folder, but those of git.
+/// All files of a folder except git's.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -75,7 +81,26 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// A template in two versions, and a committed project of the first.
+/// The hash of the engine in a folder without executable files.
+fn engine_on_disk(folder: &Path) -> String {
+    let files = tree(folder).into_iter().map(|(path, bytes)| RenderedFile {
+        path,
+        contents: Cow::Owned(bytes),
+        executable: false,
+    });
+    engine_hash(&Rendered {
+        files: files.collect(),
+        folders: Vec::new(),
+    })
+}
+
+/// The actual hash, and the one in the project's record.
+fn engine_hashes(project: &Path) -> (Option<String>, Option<String>) {
+    let recorded = Record::read(project).unwrap().engine;
+    (Some(engine_on_disk(project)), recorded)
+}
+
+/// A template in two versions, and a committed project of the first version.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -103,12 +128,34 @@ impl Place {
         place
     }
 
-    /// What `kiln new` makes of the old version.
+    /// Two versions with an engine and its hash: the new version changes `lib.rs`, adds `new.rs`
+    /// and removes `old/gone.rs`.
+    fn with_engine() -> Self {
+        let place = Self::new();
+        for version in ["old", "new"] {
+            place.write(&format!("{version}/engine/lib.rs"), OLD);
+            place.write(&format!("{version}/engine/same.rs"), "same\n");
+        }
+        place.write("old/engine/old/gone.rs", "gone\n");
+        place.write("new/engine/new.rs", "new\n");
+        place.template("engine/lib.rs", "one\n", "ONE\n");
+        for version in ["old", "new"] {
+            let engine = engine_on_disk(&place.path(version));
+            let path = format!("{version}/.kiln.toml.liquid");
+            let record = place.read(&path);
+            let stated = record.replace("name =", &format!("engine = \"{engine}\"\nname ="));
+            place.write(&path, &stated);
+        }
+        fs::remove_dir_all(place.path("project")).unwrap();
+        place.made();
+        place
+    }
+
+    /// Runs `kiln new` with the old version.
     fn made(&self) {
         let template = Template::from_folder(&self.path("old")).unwrap();
-        let name = kiln::name::Name::parse("project").unwrap();
-        let answers = kiln::template::answers::Answers::defaults(&template, name).unwrap();
-        let rendered = kiln::render::render(&template, &answers).unwrap();
+        let answers = Answers::defaults(&template, Name::parse("project").unwrap()).unwrap();
+        let rendered = render(&template, &answers).unwrap();
         for file in &rendered.files {
             let path = format!("project/{}", file.path.display());
             self.write(&path, str::from_utf8(&file.contents).unwrap());
@@ -131,7 +178,7 @@ impl Place {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// Changes a file of the new version of the template.
+    /// Changes a file in the new version of the template.
     fn template(&self, file: &str, from: &str, to: &str) {
         let path = format!("new/{file}");
         let text = self.read(&path);
@@ -159,7 +206,7 @@ fn changes_of_both_are_joined_and_the_second_time_changes_nothing() {
 
     let said = place.update(&["--dry-run"], 0);
     assert!(said.contains("merged    a.txt"), "{said}");
-    assert!(said.contains("Nothing was changed"), "{said}");
+    assert!(said.contains("Dry run: nothing was changed"), "{said}");
     assert_eq!(tree(&place.path("project")), before);
 
     let said = place.update(&[], 0);
@@ -211,7 +258,7 @@ fn what_is_not_committed_is_not_touched_unless_told() {
     let before = tree(&place.path("project"));
     let said = place.update(&[], 2);
     assert!(
-        said.contains("git does not have your changes of `a.txt`"),
+        said.contains("your changes are not committed to git: `a.txt`"),
         "{said}"
     );
     assert!(said.contains("--allow-dirty"), "{said}");
@@ -220,7 +267,7 @@ fn what_is_not_committed_is_not_touched_unless_told() {
     fs::remove_dir_all(place.path("project/.git")).unwrap();
     let said = place.update(&[], 2);
     assert!(
-        said.contains("no git repository has your changes of `a.txt`"),
+        said.contains("your changes are not in a git repository: `a.txt`"),
         "{said}"
     );
     assert_eq!(tree(&place.path("project")), before);
@@ -229,7 +276,7 @@ fn what_is_not_committed_is_not_touched_unless_told() {
     assert!(place.read("project/a.txt").contains("ONE"));
 }
 
-/// What git was told to overlook is not committed, whatever it says.
+/// Files that git was told to ignore count as uncommitted.
 #[test]
 fn git_is_not_believed_when_it_was_told_to_overlook_a_file() {
     let place = Place::new();
@@ -239,13 +286,13 @@ fn git_is_not_believed_when_it_was_told_to_overlook_a_file() {
         git(&project, &["update-index", option, "a.txt"]);
         place.write("project/a.txt", &format!("hello\n{OLD}mine\n"));
         let said = place.update(&[], 2);
-        assert!(said.contains("changes of `a.txt`"), "{said}");
+        assert!(said.contains(": `a.txt`"), "{said}");
         let undo = option.replacen("--", "--no-", 1);
         git(&project, &["update-index", &undo, "a.txt"]);
     }
 }
 
-/// What is as it was rendered can be rendered again.
+/// Unedited files can be rendered again.
 #[test]
 fn an_untouched_project_needs_no_version_control() {
     let place = Place::new();
@@ -255,7 +302,7 @@ fn an_untouched_project_needs_no_version_control() {
     assert!(place.read("project/a.txt").contains("ONE"));
 }
 
-/// Git for Windows ends the lines of what it checks out as Windows does, unless a project says otherwise.
+/// By default, Git for Windows checks files out with CRLF.
 #[test]
 fn the_default_project_keeps_its_bytes_in_a_checkout_on_windows() {
     let folder = tempfile::tempdir().unwrap();
@@ -277,10 +324,7 @@ fn what_stands_in_the_way_is_told_before_anything_changes() {
     place.write("project/folder", "a file\n");
     let before = tree(&place.path("project"));
     let said = place.update(&[], 2);
-    assert!(
-        said.contains("`project/folder` is in the way of a folder"),
-        "{said}"
-    );
+    assert!(said.contains("`project/folder` blocks a folder"), "{said}");
     assert_eq!(tree(&place.path("project")), before);
 }
 
@@ -301,10 +345,10 @@ fn nothing_is_written_through_a_symbolic_link() {
 fn an_unknown_template_is_told_with_the_way_out() {
     let place = Place::new();
     let said = runs(place.folder.path(), &["update", "project"], 2);
-    assert!(said.contains("does not know the template `t`"), "{said}");
+    assert!(said.contains("does not include the template `t`"), "{said}");
     assert!(said.contains("--from"), "{said}");
     let said = runs(place.folder.path(), &["update", "old"], 2);
-    assert!(said.contains("holds no `.kiln.toml`"), "{said}");
+    assert!(said.contains("has no `.kiln.toml`"), "{said}");
 }
 
 #[test]
@@ -337,7 +381,7 @@ fn the_list_for_programs_is_json() {
     assert_eq!(value["files"][1]["fate"], "replaced");
 }
 
-/// For every option and value: made with it, and made without it and then added, are the same bytes.
+/// For every option and value: creating a project with the option gives the same files as adding it.
 #[test]
 fn adding_an_option_is_as_if_it_had_been_chosen_at_first() {
     let template = Template::embedded().unwrap();
@@ -394,7 +438,7 @@ fn what_to_add_can_be_said_in_a_word() {
         "{said}"
     );
     let said = add("slrum", 2);
-    assert!(said.contains("nothing called `slrum` to add"), "{said}");
+    assert!(said.contains("no option or value `slrum` to add"), "{said}");
     assert!(said.contains("`slurm`"), "{said}");
     let said = add("ci=gitlab", 2);
     assert!(said.contains("not a value of the option `ci`"), "{said}");
@@ -422,4 +466,147 @@ fn an_example_keeps_what_it_is() {
     );
     let said = runs(place.path(), &["update", "a"], 0);
     assert!(said.contains("Nothing to change"), "{said}");
+}
+
+const ENGINE_MERGED: &str = "engine/ was edited (its hash differs from `.kiln.toml`)";
+
+#[test]
+fn an_engine_that_nobody_edited_is_replaced_as_a_whole() {
+    let place = Place::with_engine();
+    fs::remove_dir_all(place.path("project/.git")).unwrap();
+    // A merge with this base would find edits.
+    place.write("old/engine/lib.rs", &OLD.replace("one", "1"));
+    place.write("old/engine/old/gone.rs", "not as it was\n");
+    place.write("project/engine/target/debug/built", "built\n");
+
+    let said = place.update(&[], 0);
+    for line in [
+        "replaced  engine/lib.rs",
+        "added     engine/new.rs",
+        "removed   engine/old/gone.rs",
+    ] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    assert!(!said.contains(ENGINE_MERGED), "{said}");
+    let mut engine = tree(&place.path("project/engine"));
+    assert!(engine.remove(Path::new("target/debug/built")).is_some());
+    assert_eq!(engine, tree(&place.path("new/engine")));
+    assert!(!place.path("project/engine/old").exists());
+}
+
+#[test]
+fn an_engine_that_somebody_edited_is_merged() {
+    let place = Place::with_engine();
+    let edited = OLD.replace("seven", "mine");
+    place.write("project/engine/lib.rs", &edited);
+    place.write("project/engine/old/gone.rs", "edited\n");
+    commit(&place.path("project"));
+
+    let said = place.update(&[], 0);
+    for line in [
+        ENGINE_MERGED,
+        "merged    engine/lib.rs",
+        "added     engine/new.rs",
+        "kept      engine/old/gone.rs",
+    ] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    let both = edited.replace("one", "ONE");
+    assert_eq!(place.read("project/engine/lib.rs"), both);
+    assert_eq!(place.read("project/engine/old/gone.rs"), "edited\n");
+}
+
+#[test]
+fn a_conflict_in_the_engine_is_marked_in_place() {
+    let place = Place::with_engine();
+    place.write("project/engine/lib.rs", &OLD.replace("one", "1"));
+    let said = place.update(&[], 2);
+    let why = "your changes are not committed to git: `engine/lib.rs`";
+    assert!(said.contains(why), "{said}");
+    commit(&place.path("project"));
+    let said = place.update(&[], 1);
+    assert!(said.contains(ENGINE_MERGED), "{said}");
+    let conflict = said.lines().find(|line| line.contains("engine/lib.rs"));
+    let conflict = conflict.unwrap_or_default();
+    assert!(conflict.starts_with("  conflict  "), "{said}");
+    assert!(conflict.ends_with("1 place, marked <<<<<<< and >>>>>>>"));
+    let marked = "<<<<<<< yours\n1\n||||||| old\none\n=======\nONE\n>>>>>>> new\ntwo\n";
+    assert!(place.read("project/engine/lib.rs").starts_with(marked));
+}
+
+/// An additional file is an edit unless git ignores it, and is never overwritten.
+#[test]
+fn a_file_of_the_users_own_in_the_engine_is_an_edit() {
+    let place = Place::with_engine();
+    place.write("project/engine/own.rs", "mine\n");
+    commit(&place.path("project"));
+    let said = place.update(&["--dry-run"], 0);
+    assert!(said.contains(ENGINE_MERGED), "{said}");
+
+    place.write("project/.gitignore", "own.rs\nnew.rs\n");
+    git(&place.path("project"), &["rm", "-q", "--cached", "-r", "."]);
+    commit(&place.path("project"));
+    let said = place.update(&["--dry-run"], 0);
+    assert!(!said.contains(ENGINE_MERGED), "{said}");
+
+    place.write("project/engine/new.rs", "mine\n");
+    let said = place.update(&[], 2);
+    assert!(said.contains(": `engine/new.rs`"), "{said}");
+    let said = place.update(&["--dry-run", "--allow-dirty"], 1);
+    assert!(said.contains(ENGINE_MERGED), "{said}");
+    fs::remove_file(place.path("project/engine/new.rs")).unwrap();
+    place.update(&[], 0);
+    assert_eq!(place.read("project/engine/own.rs"), "mine\n");
+    assert_eq!(place.read("project/engine/new.rs"), "new\n");
+}
+
+#[test]
+fn the_engine_of_a_record_without_its_hash_is_merged() {
+    let place = Place::with_engine();
+    place.write("old/engine/lib.rs", &OLD.replace("one", "1"));
+    let record = place.read("project/.kiln.toml");
+    let lines = record.lines().filter(|line| !line.starts_with("engine ="));
+    let record: Vec<_> = lines.collect();
+    place.write("project/.kiln.toml", &record.join("\n"));
+    commit(&place.path("project"));
+    let said = place.update(&[], 1);
+    assert!(!said.contains(ENGINE_MERGED), "{said}");
+    assert!(said.contains("conflict  engine/lib.rs"), "{said}");
+    // The next update records the hash.
+    let hash = engine_on_disk(&place.path("new"));
+    let record = Record::read(&place.path("project")).unwrap();
+    assert_eq!(record.engine, Some(hash));
+}
+
+#[test]
+fn the_recorded_hash_is_that_of_the_engine() {
+    let place = Place::with_engine();
+    let project = place.path("project");
+    let (before, recorded) = engine_hashes(&project);
+    assert_eq!(before, recorded);
+    place.update(&[], 0);
+    let (after, recorded) = engine_hashes(&project);
+    assert_eq!(after, recorded);
+    assert_ne!(after, before);
+
+    for more in [&[][..], &["--example", "callbacks"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let new = ["new", "a", "--yes", "--vcs", "none"];
+        runs(folder.path(), &[&new, more].concat(), 0);
+        let (engine, recorded) = engine_hashes(&folder.path().join("a"));
+        assert_eq!(engine, recorded, "{more:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_engine_with_a_symbolic_link_is_merged() {
+    let place = Place::with_engine();
+    place.write("outside/same.rs", "same\n");
+    fs::remove_file(place.path("project/engine/same.rs")).unwrap();
+    let link = place.path("project/engine/same.rs");
+    std::os::unix::fs::symlink(place.path("outside/same.rs"), link).unwrap();
+    let said = place.update(&[], 0);
+    assert!(said.contains(ENGINE_MERGED), "{said}");
+    assert!(place.path("project/engine/same.rs").is_symlink());
 }

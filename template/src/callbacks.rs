@@ -1,11 +1,11 @@
-//! What is done around the steps of training.
+//! Callbacks and hooks of training.
 
 use anyhow::Result;
-use kiln_engine::{distribute::Callbacks, report::Report};
+use kiln_engine::{report::Report, training::Callbacks};
 
 use crate::{cli::Args, dataset::Batch, model::Predictions};
 
-/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+/// Creates the callbacks, which run on the main thread after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     // TODO(callbacks.schedule): Do something after certain steps or epochs.
     //   Now: nothing is added to what the report does after every epoch.
@@ -32,7 +32,7 @@ pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Pr
 
 /// Whether a parameter, such as `conv1.weight`, is updated at update number `step`, from 1.
 ///
-/// Freezing by the step alone is right after a resume, too.
+/// A rule by step alone also holds after a resume.
 pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
     true
 }

@@ -1,9 +1,6 @@
 //! Step 4: the datasets.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, ensure};
 use burn::{
@@ -11,15 +8,14 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use kiln_engine::{
-    data::{Collate, Dataset, Datasets, Idx, Subset, read_idx},
-    report::picture::{Channels, Picture, Sample},
+    data::{Collate, Dataset, Datasets, LabelledImages, Subset},
+    picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-use sha2::{Digest, Sha256};
 
 use crate::cli::Args;
 
-/// Examples in any order, shared by the replicas.
+/// A dataset of examples, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// Creates the datasets and distributes them over the replicas of the strategy.
@@ -46,14 +42,25 @@ pub struct Example {
     pub label: u8,
 }
 
-/// Kinds of images, labelled from 0.
+impl Example {
+    pub fn new(pixels: &[u8], [height, width]: [usize; 2], label: u8) -> Self {
+        Example {
+            pixels: pixels.to_vec(),
+            height,
+            width,
+            label,
+        }
+    }
+}
+
+/// Number of classes, labelled from 0.
 pub const CLASSES: usize = 10;
 
 // TODO(dataset.batch): Make the tensors of a batch from its examples.
 //   Now: grey values scaled to 0..1, and integer labels.
 //   Note: `images` lets the contract tests compare what the model gets with `picture`.
 //   Shapes: features [batch, 1, height, width], labels [batch].
-/// The tensors of a replica's share of a batch.
+/// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, height, width]`, 0 to 1.
@@ -89,7 +96,7 @@ impl Collate for Batch {
     }
 }
 
-/// Changes a training example at random, anew in every epoch.
+/// Augments a training example at random, anew in every epoch.
 pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     // TODO(dataset.augment): Change training examples at random, such as by a shift or a flip.
     //   Now: examples stay as they are.
@@ -97,11 +104,10 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     Ok(example)
 }
 
-/// An example as a picture with a caption, for the sheet of samples; `None` where there is nothing
-/// to see.
+/// An example as a captioned picture, for the sheet of samples; `None` if it cannot be shown.
 ///
 /// # Errors
-/// The picture has another size than its pixels.
+/// The number of pixels does not match the size.
 pub fn picture(example: &Example) -> Result<Option<Sample>> {
     // TODO(dataset.picture): Show an example, or return `None`.
     //   Now: the grey image, with its label below.
@@ -112,10 +118,10 @@ pub fn picture(example: &Example) -> Result<Option<Sample>> {
     Ok(Some(Sample::new(picture, example.label.to_string())))
 }
 
-/// Sets examples aside for validation.
+/// Splits examples into training and validation.
 ///
 /// # Errors
-/// An index is outside of the examples.
+/// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     // TODO(dataset.split): Choose which examples validate.
     //   Now: every tenth in a random order that is the same in every run.
@@ -135,72 +141,10 @@ pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
 /// Reads the examples for training and validation, and those for the test.
 ///
 /// # Errors
-/// A file is missing or damaged, or files do not fit together.
+/// A file is missing or damaged, or files do not match.
 pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
     let folder = args.options.data_dir.clone().unwrap_or_else(own);
-    let train = Images::read(&folder, "train")?;
-    let test = Images::read(&folder, "t10k")?;
-    Ok((Arc::new(train), Arc::new(test)))
-}
-
-/// Labelled images of one size.
-struct Images {
-    images: Idx<3>,
-    labels: Idx<1>,
-}
-
-impl Images {
-    fn read(folder: &Path, prefix: &str) -> Result<Self> {
-        let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
-        let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
-        let [number, _, _] = images.dims;
-        ensure!(
-            number == labels.dims[0],
-            "{} has {number} images, but {} has {} labels",
-            images.path.display(),
-            labels.path.display(),
-            labels.dims[0]
-        );
-        if let Some(at) = labels
-            .values()
-            .iter()
-            .position(|label| usize::from(*label) >= CLASSES)
-        {
-            let (path, label) = (labels.path.display(), labels.values()[at]);
-            anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
-        }
-        Ok(Images { images, labels })
-    }
-}
-
-impl Dataset for Images {
-    type Example = Example;
-
-    fn len(&self) -> usize {
-        self.labels.dims[0]
-    }
-
-    fn get(&self, index: usize) -> Result<Example> {
-        let [_, height, width] = self.images.dims;
-        let size = height * width;
-        Ok(Example {
-            pixels: self.images.values()[index * size..(index + 1) * size].to_vec(),
-            height,
-            width,
-            label: self.labels.values()[index],
-        })
-    }
-
-    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
-        let [_, height, width] = self.images.dims;
-        for size in [height, width] {
-            hash.update((size as u64).to_le_bytes());
-        }
-        let labels = self.labels.values();
-        indices
-            .iter()
-            .for_each(|index| hash.update([labels[*index]]));
-        Ok(true)
-    }
+    let read = |prefix| LabelledImages::read(&folder, prefix, CLASSES, Example::new);
+    Ok((Arc::new(read("train")?), Arc::new(read("t10k")?)))
 }

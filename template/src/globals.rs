@@ -1,5 +1,4 @@
-//! What the steps reach by name: registered once on each replica, by `main`, and then never passed
-//! along; and what the engine must know of this task.
+//! Per-replica state, registered by `main`, and the interface of this task to the engine.
 
 use std::cell::RefCell;
 
@@ -9,9 +8,11 @@ pub use kiln_engine::globals::{Split, global_batch_size, register_strategy, step
 use kiln_engine::{
     Task,
     checkpoint::Best,
-    distribute::{FlatGradients, NonFinite, ReplicaContext, ReplicaState, Stage},
     globals::{self as engine, Registry},
-    report::picture::Sample,
+    optim::{FlatGradients, NonFinite},
+    picture::Sample,
+    pipeline::Stage,
+    replica::{ReplicaContext, ReplicaState},
 };
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
 pub struct Project;
 
 thread_local! {
-    // A replica is a thread: what it registers is its own, without a lock.
+    // Each replica is a thread with a registry of its own, without a lock.
     static REGISTRY: RefCell<Registry<Project>> = RefCell::default();
 }
 
@@ -78,17 +79,17 @@ pub fn loss_objects() -> Result<LossObjects> {
     engine::loss_objects::<Project>()
 }
 
-/// Gives `update` this replica's metrics of one split.
+/// Calls `update` with this replica's metrics of one split.
 pub fn with_metrics<T>(split: Split, update: impl FnOnce(&mut Metrics) -> T) -> Result<T> {
     engine::with_metrics::<Project, T>(split, update)
 }
 
-/// The model of this replica, as it trains.
+/// The model of this replica for training, with autodiff.
 pub fn model() -> Result<Model> {
     engine::model::<Project>()
 }
 
-/// The model of this replica for validation and test, which [`prepare_inference`] made.
+/// The model of this replica for validation and test, from [`prepare_inference`].
 pub fn inference_model() -> Result<Model> {
     engine::inference_model::<Project>()
 }
@@ -98,24 +99,24 @@ pub fn predict(batch: &Batch) -> Result<Predictions> {
     engine::predict::<Project>(&inference_model()?, batch)
 }
 
-/// Makes the model for validation and test; all replicas must call this.
+/// Prepares the model for validation and test; all replicas must call this.
 pub fn prepare_inference(replica: &ReplicaContext) -> Result<()> {
     engine::prepare_inference::<Project>(replica)
 }
 
-impl ReplicaState for LossObjects {
+impl ReplicaState<Project> for LossObjects {
     fn register(self) {
         engine::register_loss_objects::<Project>(self);
     }
 }
 
-impl ReplicaState for Metrics {
+impl ReplicaState<Project> for Metrics {
     fn register(self) {
         engine::register_metrics::<Project>(self);
     }
 }
 
-impl ReplicaState for Trainable {
+impl ReplicaState<Project> for Trainable {
     fn mirror(self, device: &Device) -> Result<Self> {
         engine::mirror_trainable::<Project>(self, device)
     }

@@ -3,17 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use burn::{
-    module::Module,
-    tensor::{Device, activation::softmax},
-};
-use kiln_engine::{
-    checkpoint::Checkpoints,
-    data::{Collate, read_idx_file},
-    distribute::visible_devices,
-    options::Infer,
-    report::predictions::predict_files,
-};
+use burn::tensor::activation::softmax;
+use kiln_engine::{data::read_idx_file, options::Infer, report::predictions};
 use serde::Serialize;
 
 use crate::{
@@ -24,31 +15,12 @@ use crate::{
     model::Model,
 };
 
-/// Examples that go through the model at once.
-const BATCH: usize = 256;
-
 /// Predicts for all files with a checkpoint, and writes the predictions.
 ///
 /// # Errors
 /// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
 pub fn infer(args: &Args, options: &Infer) -> Result<()> {
-    let device = visible_devices().remove(0);
-    let checkpoint = Checkpoints::new::<Project>(&args.options).find(&options.checkpoint)?;
-    let model = checkpoint.load_model(Model::new(&device))?.valid();
-    let predict = |examples: &[Example]| predict_examples(&model, examples, &device);
-    predict_files(options, BATCH, read_inputs, predict)
-}
-
-/// Predicts for `examples`, prepared as those of training are.
-///
-/// # Errors
-/// They do not fit together, or the model does not take them.
-pub fn predict_examples(
-    model: &Model,
-    examples: &[Example],
-    device: &Device,
-) -> Result<Vec<Prediction>> {
-    predict(model, Batch::collate(examples.to_vec(), device)?)
+    predictions::infer::<Project, _>(&args.options, options, Model::new, read_inputs, predict)
 }
 
 // TODO(infer.inputs): Read what to predict.
@@ -66,28 +38,20 @@ pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
         "{} has images of no size",
         path.display()
     );
-    let example = |pixels: &[u8]| Example {
-        pixels: pixels.to_vec(),
-        height,
-        width,
-        // Not known, and not looked at.
-        label: 0,
-    };
-    Ok(images
-        .values()
-        .chunks(height * width)
-        .map(example)
-        .collect())
+    let pixels = images.values().chunks(height * width);
+    // The label is unknown and unused.
+    let examples = pixels.map(|pixels| Example::new(pixels, [height, width], 0));
+    Ok(examples.collect())
 }
 
 // TODO(infer.predict): Say what the predictions of the model mean.
 //   Now: the most probable class, and its probability.
 //   Shapes: logits [batch, classes] in, a prediction an example out.
-/// What is written of one example, beside its file and its place there.
+/// The output for one example, in addition to its file and index.
 #[derive(Serialize)]
 pub struct Prediction {
     pub class: usize,
-    /// What the model gives to that class, 0 to 1.
+    /// Probability of that class, 0 to 1.
     pub probability: f32,
 }
 

@@ -1,9 +1,9 @@
-//! A training program in files that are named after what they make.
+//! A training program, in files named after their contents.
 //!
-//! Each place that a new task changes carries a `TODO(id)`, holds a working default, and is guarded by a
-//! contract test in `tests/contract/`. The steps reach what [`globals`] registers. Strategies,
-//! checkpoints, reports and everything else that a task need not touch are the crate [`kiln_engine`], in
-//! `engine/`.
+//! Each place to change for a new task is marked `TODO(id)`, has a working default, and is guarded by a
+//! contract test in `tests/contract/`. Steps access per-replica state through [`globals`]. Strategies,
+//! checkpoints, reports and all else that is independent of the task are in the crate [`kiln_engine`],
+//! in `engine/`.
 
 pub mod callbacks;
 pub mod cli;

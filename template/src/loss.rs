@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-use kiln_engine::distribute::{
-    SparseCategoricalCrossentropy, compute_average_loss, replica_context,
+use kiln_engine::{
+    loss::{SparseCategoricalCrossentropy, compute_average_loss},
+    replica::replica_context,
 };
 
 use crate::{dataset::Batch, globals, model::Predictions};

@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::Tensor;
 use kiln_engine::{
     checkpoint::{Best, Goal},
-    distribute::{Mean, Metric, sparse_categorical_accuracy},
+    metric::{Mean, Metric, sparse_categorical_accuracy},
 };
 
 use crate::{dataset::Batch, model::Predictions};
@@ -12,7 +12,7 @@ use crate::{dataset::Batch, model::Predictions};
 // TODO(metric.set): Choose what is measured beside the loss.
 //   Now: the mean loss, and the accuracy: the share of examples whose largest logit is the label's.
 //   Shapes: losses [batch], predictions [batch, classes], labels [batch] in; one value an example.
-/// The metrics of one split, of which each replica has a set for each of the three.
+/// The metrics of one split; each replica has one set per split.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub loss: Mean,
@@ -28,10 +28,10 @@ pub fn create_metrics() -> Metrics {
 }
 
 impl Metrics {
-    /// Counts the examples of a batch.
+    /// Adds the examples of a batch.
     ///
     /// # Errors
-    /// Predictions and labels do not fit together.
+    /// Predictions and labels do not match.
     pub fn update(
         &mut self,
         losses: &Tensor<1>,

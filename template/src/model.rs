@@ -11,10 +11,10 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use kiln_engine::{
-    TrainState,
-    adam::AdamConfig,
-    distribute::{FlatGradients, ScheduledOptimizer, Stage},
+    ModelAndOptimizer,
     layers::{conv2d, gelu},
+    optim::{AdamConfig, ScheduledOptimizer},
+    pipeline::Stage,
 };
 
 use crate::{
@@ -31,8 +31,8 @@ pub type Predictions = Tensor<2>;
 
 /// Two convolutions, pooled to 4x4, and a linear layer.
 ///
-/// All layers are smooth. A ReLU or a maximum has kinks where a difference in the last bit, as
-/// between one replica and two, can choose another gradient.
+/// All layers are smooth: at the kinks of a ReLU or maximum, rounding differences, as between one
+/// replica and two, could select another gradient.
 #[derive(Module, Debug)]
 pub struct Model {
     conv1: Conv2d,
@@ -76,7 +76,7 @@ impl Model {
 //   Now: the first convolution, then the rest.
 //   Note: each field with parameters is in one stage; if the model stays whole, one stage has all.
 //   Shapes: the batch into the first stage, predictions out of the last one.
-/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+/// The pipeline stages of the model, one device each, with about equal work.
 pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
@@ -88,37 +88,9 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
     },
 ];
 
-/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
-/// fields of one `Model`, each with an optimizer here.
-#[derive(Clone)]
-pub struct Trainable {
-    pub model: Model,
-    pub optimizer: ScheduledOptimizer,
-}
-
-impl TrainState for Trainable {
-    type Model = Model;
-
-    fn model(&self) -> &Model {
-        &self.model
-    }
-
-    fn with_model(self, model: Model) -> Self {
-        Trainable { model, ..self }
-    }
-
-    /// Takes one step down the gradients.
-    fn update(mut self, mut gradients: FlatGradients) -> Self {
-        let gradients = gradients.take(&self.model);
-        self.model = self.optimizer.update(self.model, gradients);
-        self
-    }
-
-    /// All optimizers, by the name of their file in a checkpoint.
-    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
-        vec![("optimizer", &mut self.optimizer)]
-    }
-}
+/// The training state: the model with its optimizer. Several networks, as of a GAN, are fields of a `Model`;
+/// a struct that implements `TrainState`, as `ModelAndOptimizer` does, gives each its own optimizer.
+pub type Trainable = ModelAndOptimizer<Model>;
 
 /// Creates the model and its optimizer, for a training of `updates` updates.
 ///
@@ -133,7 +105,7 @@ pub fn create_model_and_optimizer(
     let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
     //   Now: Adam with --learning-rate, and the course of it that --schedule and --warm-up name.
-    //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `kiln_engine::nadam::NadamConfig` will
+    //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `kiln_engine::optim::NadamConfig` will
     //         do, and any schedule of `burn::optim::lr_scheduler`, which advances once an update.
     //   Shapes: those of the parameters.
     let adam = AdamConfig::new().init();

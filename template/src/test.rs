@@ -2,11 +2,13 @@
 
 use anyhow::Result;
 use kiln_engine::{
-    checkpoint::{Progress, interrupt},
+    checkpoint::Progress,
+    comm::ReduceOp,
     data::{Datasets, Shard},
-    distribute::{Losses, PerReplica, ReduceOp},
-    globals::{merged_metrics, reset_metrics},
+    loss::Losses,
+    replica::PerReplica,
     report::Report,
+    training::Evaluation,
 };
 
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
     loss::{compute_loss, per_example_losses},
 };
 
-/// One replica's losses for its share of a batch; nothing is learnt.
+/// The losses of a replica's shard of a batch.
 pub fn test_step(batch: Batch) -> Result<Losses> {
     // TODO(test.step): Evaluate a batch of the test split.
     //   Now: the loss and the metrics of training.
@@ -41,25 +43,19 @@ pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losse
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Tests the model that was trained until `trained`, or loaded; each example counts once. A signal stops
-/// it, without a result.
+/// Tests the model trained until `trained`, or loaded; each example counts once. A signal stops the test
+/// without a result.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
 pub fn test(trained: Progress, datasets: &Datasets<Example>, report: &mut Report) -> Result<()> {
-    reset_metrics::<Project>(Split::Test)?;
-    globals::strategy()?.run_on_all(globals::prepare_inference)?;
-    let epochs = trained.epoch - 1;
-    report.begin(Split::Test, epochs, datasets.test.batches_per_epoch());
-    let mut batches = datasets.test.epoch(1);
-    while let Some(inputs) = report.wait_for(|| batches.next()) {
-        let losses = distributed_test_step(inputs)?;
-        report.step(&losses);
-        if interrupt::agreed(None)?.is_some() {
-            report.abandon();
+    let (split, epoch) = (Split::Test, trained.epoch - 1);
+    let mut test = Evaluation::<Project>::start(split, epoch, &datasets.test, report)?;
+    while let Some(inputs) = test.next_batch() {
+        if !test.step(inputs, distributed_test_step)? {
             report.say("the test was stopped; `test` does it again");
             return Ok(());
         }
     }
-    report.end(trained.step, &merged_metrics::<Project>(Split::Test)?)
+    test.end(trained.step).map(drop)
 }

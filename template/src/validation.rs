@@ -3,11 +3,13 @@
 use anyhow::Result;
 use indexmap::IndexMap;
 use kiln_engine::{
-    checkpoint::{Progress, interrupt},
+    checkpoint::Progress,
+    comm::ReduceOp,
     data::{DistributedDataset, Shard},
-    distribute::{Losses, PerReplica, ReduceOp},
-    globals::{merged_metrics, reset_metrics},
+    loss::Losses,
+    replica::PerReplica,
     report::Report,
+    training::Evaluation,
 };
 
 use crate::{
@@ -17,7 +19,7 @@ use crate::{
     loss::{compute_loss, per_example_losses},
 };
 
-/// One replica's losses for its share of a batch; nothing is learnt.
+/// The losses of a replica's shard of a batch.
 pub fn validation_step(batch: Batch) -> Result<Losses> {
     // TODO(validation.step): Evaluate a batch of the validation split.
     //   Now: the loss and the metrics of training.
@@ -42,7 +44,7 @@ pub fn distributed_validation_step(inputs: PerReplica<Shard<Example>>) -> Result
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Validates the whole split; each example counts once. Returns the metrics by name, or `None` where a
+/// Validates the whole split; each example counts once. Returns the metrics by name, or `None` if a
 /// signal stopped it.
 ///
 /// # Errors
@@ -52,22 +54,12 @@ pub fn validate(
     data: &DistributedDataset<Example>,
     report: &mut Report,
 ) -> Result<Option<IndexMap<String, f64>>> {
-    reset_metrics::<Project>(Split::Validation)?;
-    globals::strategy()?.run_on_all(globals::prepare_inference)?;
-    report.begin(Split::Validation, progress.epoch, data.batches_per_epoch());
-    let mut batches = data.epoch(1);
-    while let Some(inputs) = report.wait_for(|| batches.next()) {
-        let losses = distributed_validation_step(inputs)?;
-        report.step(&losses);
-        if interrupt::agreed(None)?.is_some() {
-            report.abandon();
+    let (split, epoch) = (Split::Validation, progress.epoch);
+    let mut validation = Evaluation::<Project>::start(split, epoch, data, report)?;
+    while let Some(inputs) = validation.next_batch() {
+        if !validation.step(inputs, distributed_validation_step)? {
             return Ok(None);
         }
     }
-    let metrics = merged_metrics::<Project>(Split::Validation)?;
-    report.end(progress.step, &metrics)?;
-    let by_name = metrics
-        .into_iter()
-        .map(|metric| (metric.name, metric.value));
-    Ok(Some(by_name.collect()))
+    validation.end(progress.step).map(Some)
 }

@@ -1,9 +1,9 @@
-//! What building costs: `cargo bench -p kiln-tests --bench build`, or `-- release` for one variant.
+//! Build times: `cargo bench -p kiln-tests --bench build`, or `-- release` for one variant.
 //!
-//! Each variant is the default project with a change to its manifest. It is built into an empty folder,
-//! and again after edits of a TODO site. Takes about ten minutes a variant.
+//! Each variant is the default project with a change to its manifest. It is built into an empty
+//! folder, and again after edits of a TODO site. A variant takes about ten minutes.
 //!
-//! Prints what each variant took, and writes `target/build.json`, which keeps the variants of earlier runs.
+//! Prints the times of each variant, and writes `target/build.json`, which keeps variants of earlier runs.
 
 use std::{fs, path::PathBuf, process::Command, time::Instant};
 
@@ -15,19 +15,19 @@ use kiln_tests::{
 };
 use serde_json::{Map, Value, json};
 
-/// Edits of a TODO site, of which the median rebuild counts.
+/// The number of edits of a TODO site; the median rebuild counts.
 const EDITS: usize = 5;
-/// The model's kernel, which the edits make larger and smaller.
+/// Kernel sizes of the model, between which the edits alternate.
 const KERNELS: [&str; 2] = [
     "Conv2dConfig::new(channels, [3, 3])",
     "Conv2dConfig::new(channels, [5, 5])",
 ];
 
-/// A way to build the default project.
+/// A build configuration of the default project.
 struct Variant {
     name: &'static str,
     release: bool,
-    /// What is replaced in the manifest, and by what.
+    /// Replacements in the manifest.
     manifest: &'static [(&'static str, &'static str)],
 }
 
@@ -86,7 +86,7 @@ fn main() {
     println!("\nwritten: target/build.json");
 }
 
-/// A project and the empty folder that it is built into.
+/// A project and its initially empty build folder.
 struct Build {
     project: Project,
     release: bool,
@@ -123,7 +123,7 @@ impl Build {
         })
     }
 
-    /// The time of a build after an edit of the model.
+    /// The time of a rebuild after an edit of the model.
     fn rebuild(&self, edit: usize) -> f64 {
         self.project
             .edit("model.rs", KERNELS[edit % 2], KERNELS[(edit + 1) % 2]);
@@ -134,7 +134,7 @@ impl Build {
         self.project.path().join("target")
     }
 
-    /// The seconds that cargo takes, and how many crates it compiles.
+    /// The seconds that cargo takes, and the number of crates that it compiles.
     fn cargo(&self, arguments: &[&str]) -> (f64, usize) {
         let start = Instant::now();
         let output = Command::new("cargo")

@@ -1,10 +1,10 @@
-//! `kiln new` against cargo-generate and copier: `cargo bench -p kiln-tests --bench generators`.
+//! `kiln new` compared with cargo-generate and copier: `cargo bench -p kiln-tests --bench generators`.
 //!
-//! All write the same project from the same template in a folder, each in a process of its own, in
-//! turn: 40 files of 7 KB with a dozen places each. Kiln is built as its users build it, and
-//! cargo-generate's library, with the `main` of `src/bin/peer.rs`, with all optimisations. copier (from
-//! PyPI, where Python 3 is at hand) has the places in its own syntax. Then Kiln's own template, and what
-//! `kiln new` takes as templates grow.
+//! All tools write the same project from the same template in a folder, each in a separate process,
+//! in turn: 40 files of 7 KB with a dozen placeholders each. Kiln is built as users build it;
+//! cargo-generate's library, with the `main` of `src/bin/peer.rs`, with all optimisations. copier
+//! (from PyPI, if Python 3 is available) gets the placeholders in its own syntax. Further
+//! measurements: Kiln's own template, and templates of increasing size.
 
 use std::{
     env, fs,
@@ -21,17 +21,17 @@ use kiln_tests::{
     template_folder,
 };
 
-/// Rounds, in each of which every side runs once.
+/// The number of rounds, in each of which every side runs once.
 const ROUNDS: usize = 31;
 const COPIER: &str = "copier==9.19.1";
-/// The template that all render.
+/// The number of files in the common template.
 const FILES: usize = 40;
 const LINES: usize = 100;
-/// Milliseconds that `kiln new` may take, and the ratios of the others to it.
+/// Goals: the milliseconds of `kiln new`, and the other tools' ratios to it.
 const OWN_GOAL: f64 = 5.0;
 const CARGO_GENERATE_GOAL: f64 = 6.0;
 const COPIER_GOAL: f64 = 80.0;
-/// How much more than in a template of 100 files a file may cost in one of 10,000.
+/// Goal: the cost per file in a template of 10,000 files, relative to one of 100.
 const GROWTH_GOAL: f64 = 1.5;
 
 fn main() {
@@ -43,9 +43,10 @@ fn main() {
     growth(&programs, work.path());
 }
 
-/// Where everything is written: not in the repository, as cargo-generate adds projects in it to its
-/// workspace; and in memory where that can be, as what a disk takes differs more than what is measured.
-/// ext4, for one, takes ten times as long for minutes after many files were removed.
+/// The folder for all output. It is outside the repository, as cargo-generate adds projects in a
+/// workspace to it, and in memory if possible, as the time of disks varies more than the measured
+/// differences. For example, ext4 takes ten times as long for minutes after many files were
+/// removed.
 fn place() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     match env::var_os("TMPDIR") {
@@ -54,7 +55,7 @@ fn place() -> PathBuf {
     }
 }
 
-/// What is measured.
+/// The measured programs.
 struct Programs {
     kiln: PathBuf,
     cargo_generate: PathBuf,
@@ -101,7 +102,7 @@ fn cargo(arguments: &[&str]) {
     );
 }
 
-/// The program `copier`, in a virtual environment of its own.
+/// The program `copier`, in a virtual environment.
 fn copier() -> Result<PathBuf, String> {
     let python = python::with_packages("copier", "copier", &[COPIER])?;
     Ok(python.with_file_name("copier"))
@@ -115,10 +116,10 @@ fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// A way to make a project.
+/// A measured command.
 struct Side<'p> {
     name: &'static str,
-    /// Makes the project in this folder.
+    /// The command that creates the project in a folder.
     command: Box<dyn Fn(&Path) -> Command + 'p>,
 }
 
@@ -164,14 +165,13 @@ impl<'p> Side<'p> {
         })
     }
 
-    /// Milliseconds from the start of the process to its end, with the project in a folder that
-    /// `kept` gets to look at.
+    /// Milliseconds from the start to the end of the process; `kept` inspects the folder with the project.
     fn time(&self, work: &Path, kept: impl FnOnce(&Path)) -> f64 {
         let folder = new_folder(work);
         let output = folder.join("example");
         let mut command = (self.command)(&output);
         if self.name == "cargo-generate" {
-            // It makes the folder of the project in one that must be there.
+            // copier needs an existing parent folder.
             fs::create_dir(&output).expect("a folder");
         }
         command
@@ -191,12 +191,12 @@ impl<'p> Side<'p> {
     }
 }
 
-/// A folder of its own, which stays.
+/// A new folder, which is kept.
 fn new_folder(work: &Path) -> PathBuf {
     tempfile::tempdir_in(work).expect("a folder").keep()
 }
 
-/// The times of all sides, after a round in which what they write is looked at.
+/// The times of all sides, after a first round whose output is checked.
 fn measure(sides: &[Side], work: &Path, check: impl Fn(&Path)) -> Vec<Vec<f64>> {
     for side in sides {
         side.time(work, &check);
@@ -208,7 +208,7 @@ fn measure(sides: &[Side], work: &Path, check: impl Fn(&Path)) -> Vec<Vec<f64>> 
     in_turn(ROUNDS, &sides)
 }
 
-/// Prints a line a side; gives the ratios of the medians to that of the first side.
+/// Prints a line per side; returns the ratios of the medians to that of the first side.
 fn table(title: &str, sides: &[Side], times: &[Vec<f64>]) -> Vec<f64> {
     println!("\n{title}: medians of {ROUNDS} rounds in turn (minimum to maximum)");
     let first = median(&times[0]);
@@ -225,7 +225,7 @@ fn table(title: &str, sides: &[Side], times: &[Vec<f64>]) -> Vec<f64> {
     sides.iter().zip(times).map(line).collect()
 }
 
-/// Says whether a goal was reached.
+/// Prints whether a goal was reached.
 fn goal(what: &str, reached: bool, value: f64) {
     let verdict = if reached { "reached" } else { "MISSED" };
     println!("  {verdict}: {what} (here {value:.1})");
@@ -259,7 +259,7 @@ fn peers(programs: &Programs, work: &Path) {
     }
 }
 
-/// Kiln's own template: embedded, and for cargo-generate in its folder.
+/// Kiln's own template: embedded, and as a folder for cargo-generate.
 fn own_template(programs: &Programs, work: &Path) {
     let template = template_folder();
     let sides = [
@@ -282,7 +282,7 @@ fn own_template(programs: &Programs, work: &Path) {
     goal(&format!("at most {OWN_GOAL} ms"), own <= OWN_GOAL, own);
 }
 
-/// Milliseconds to write what `project` has, from memory: what the file system takes.
+/// Milliseconds to write the contents of `project` from memory: the share of the file system.
 fn bare_writes(project: &Path, work: &Path) -> f64 {
     let files: Vec<(PathBuf, Vec<u8>)> = read_tree(project)
         .expect("a project")
@@ -303,7 +303,7 @@ fn bare_writes(project: &Path, work: &Path) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// What templates of more and more files take.
+/// The times of templates of increasing size.
 fn growth(programs: &Programs, work: &Path) {
     println!("\nfiles of 0.7 KB, medians of 5 runs of `kiln new --template`");
     let mut per_file = Vec::new();
@@ -327,7 +327,7 @@ fn growth(programs: &Programs, work: &Path) {
     );
 }
 
-/// A template with this many files, in folders of 100.
+/// Writes a template with this number of files, in folders of 100.
 fn write_template(folder: &Path, files: usize, lines: usize) {
     let file = |number: usize| {
         let line = |line: usize| match line % 8 {
@@ -352,7 +352,7 @@ fn write_template(folder: &Path, files: usize, lines: usize) {
     fs::write(folder.join("Cargo.toml"), manifest).expect("a file");
 }
 
-/// The same template for copier.
+/// Converts the template for copier.
 fn write_jinja(liquid: &Path, jinja: &Path) {
     for path in read_tree(liquid).expect("a template").into_keys() {
         let source = liquid.join(&path);
@@ -369,9 +369,9 @@ fn write_jinja(liquid: &Path, jinja: &Path) {
     fs::write(jinja.join("copier.yml"), config).expect("a file");
 }
 
-/// Makes sure that a project is there, with its places filled in.
+/// Checks that a project is complete and its placeholders are filled in.
 fn is_complete(project: &Path) {
-    // cargo-generate makes a folder of the project's name.
+    // cargo-generate creates a folder with the project's name.
     let inner = project.join("example");
     let project = if inner.is_dir() { &inner } else { project };
     let first = fs::read_to_string(project.join("part_0/module_0.rs")).expect("a file");

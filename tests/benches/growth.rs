@@ -1,10 +1,11 @@
-//! What training costs as work grows: `cargo bench -p kiln-tests --bench growth`.
+//! The cost of training as work grows: `cargo bench -p kiln-tests --bench growth`.
 //!
-//! One generated crate has the CNN of the TensorFlow tutorial, one a dense network of any width. Measured
-//! are throughput against replicas, batch size, width and the number of examples, memory against replicas,
-//! and the time of a checkpoint against its size. All values of a measure run in turn.
+//! One generated crate has the CNN of the TensorFlow tutorial, another a dense network of variable
+//! width. The benchmark measures throughput by replicas, batch size, width and number of examples,
+//! memory by replicas, and the time of a checkpoint by its size. All values of a measurement run in
+//! turn.
 //!
-//! Prints a table a measure, and writes `target/growth.json` and `target/growth.svg`.
+//! Prints a table for each measurement, and writes `target/growth.json` and `target/growth.svg`.
 
 use std::{
     fs,
@@ -21,14 +22,14 @@ use kiln_tests::{
 use plotters::{coord::Shift, prelude::*};
 use serde_json::{Value, json};
 
-/// Runs of each value in turn.
+/// The number of runs of each value, in turn.
 const RUNS: usize = 5;
-/// Values of a `f32` in bytes, and how many of them Adam keeps of a parameter in a checkpoint, with it.
+/// Bytes per parameter in a checkpoint: the parameter and Adam's two moments, as `f32`.
 const CHECKPOINT_BYTES: f64 = 4.0 * 3.0;
-/// Checkpoints of a run that measures them.
+/// The number of checkpoints of a run that measures them.
 const CHECKPOINTS: usize = 8;
 
-/// Something measured at several values of what grows.
+/// A measurement at several values of one quantity.
 struct Measure {
     name: &'static str,
     title: &'static str,
@@ -39,7 +40,7 @@ struct Measure {
 
 struct Point {
     at: f64,
-    /// Of each run.
+    /// The results of all runs.
     runs: Vec<f64>,
 }
 
@@ -50,7 +51,7 @@ impl Point {
 }
 
 impl Measure {
-    /// Runs `measure` at all values in turn.
+    /// Measures all values in turn.
     fn run(
         [name, title, along, unit]: [&'static str; 4],
         values: &[usize],
@@ -103,7 +104,7 @@ impl Measure {
     }
 }
 
-/// A crate with a network, and images for it.
+/// A crate with a network, and its images.
 struct Crate {
     project: Project,
     program: PathBuf,
@@ -117,7 +118,7 @@ impl Crate {
         Crate { project, program }
     }
 
-    /// Trains for two epochs, on images that are made where they are not there yet.
+    /// Trains for two epochs; writes the images if they are missing.
     fn train(&self, images: usize, numbers: &[(&str, usize)], width: usize) -> Trained {
         let data = self.project.path().join(format!("images-{images}"));
         if !data.exists() {
@@ -150,7 +151,7 @@ fn main() {
     println!("\nwritten: target/growth.json and target/growth.svg");
 }
 
-/// Against replicas, batch size and examples, with a network of 122,000 parameters.
+/// Measurements by replicas, batch size and examples, with a network of 122,000 parameters.
 fn convolutional(cnn: &Crate) -> Vec<Measure> {
     const IMAGES: usize = 7_680;
     let rate = "examples a second";
@@ -162,7 +163,7 @@ fn convolutional(cnn: &Crate) -> Vec<Measure> {
         )
     };
     let batch = |size| cnn.train(IMAGES, &[("replicas", 2), ("batch-size", size)], 0);
-    // The same number of steps from more examples.
+    // The same number of steps, from more examples.
     let examples = |images| {
         let numbers = [("replicas", 2), ("batch-size", 64), ("steps-per-epoch", 54)];
         cnn.train(images, &numbers, 0)
@@ -211,7 +212,7 @@ fn convolutional(cnn: &Crate) -> Vec<Measure> {
     ]
 }
 
-/// Against the width of a network of three layers.
+/// Measurements by the width of a network of three layers.
 fn dense(dense: &Crate) -> Vec<Measure> {
     const IMAGES: usize = 4_000;
     let numbers = [
@@ -225,7 +226,7 @@ fn dense(dense: &Crate) -> Vec<Measure> {
     };
     let parameters = |width: usize| 784 * width + width * width + 12 * width + 10;
     let widths = [256, 512, 1_024, 2_048];
-    // The second epoch has a checkpoint more a step, and at its end both have one.
+    // The second epoch has one checkpoint more per step; both have one at the end.
     let checkpoint = |width| {
         let seconds = |every| {
             let trained = train(width, &[("checkpoint-steps", every)]);
@@ -261,7 +262,7 @@ fn dense(dense: &Crate) -> Vec<Measure> {
     ]
 }
 
-/// Draws a chart a measure, two in a row.
+/// Draws a chart for each measurement, two in a row.
 fn draw(results: &[Measure], path: &Path) {
     let area = SVGBackend::new(path, (860, 300 * results.len().div_ceil(2) as u32));
     let area = area.into_drawing_area();
@@ -273,8 +274,8 @@ fn draw(results: &[Measure], path: &Path) {
     area.present().expect("a chart");
 }
 
-/// Medians as a line, and all runs as points. What grows does so by about the same factor from one value
-/// to the next, so they stand at equal distances.
+/// Draws the medians as a line, and all runs as points. Values grow by about the same factor, so
+/// they are drawn at equal distances.
 fn draw_measure(result: &Measure, place: &DrawingArea<SVGBackend, Shift>) {
     let color = RGBColor(37, 99, 235);
     let last = result.points.len() - 1;

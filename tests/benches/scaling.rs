@@ -1,8 +1,8 @@
-//! What replicas cost, measured and predicted: `cargo bench -p kiln-tests --bench scaling`.
+//! The cost of replicas, measured and predicted: `cargo bench -p kiln-tests --bench scaling`.
 //!
-//! Measured are the all-reduce of threads against a bound from copies, that of processes against a
-//! bare `MPI_Allreduce`, and a step of training against the replicas. From these, and from named
-//! networks, follows the table of `docs/scaling.md`.
+//! The benchmark compares the all-reduce of threads with a bound from copies, that of processes
+//! with a bare `MPI_Allreduce`, and measures a training step by replicas. From these results and
+//! from published figures of networks, it derives the table in `docs/scaling.md`.
 
 use std::{
     fs,
@@ -19,34 +19,35 @@ use kiln_tests::{
 };
 use serde_json::Value;
 
-/// Runs of each side in turn.
+/// The number of runs of each side, in turn.
 const RUNS: usize = 5;
-/// The same where a whole run may take twice as long as the next one.
+/// The number of runs with MPI, of which one may take twice as long as the next.
 const MPI_RUNS: usize = 15;
 
-/// What two threads must reach of the bound, for messages that no cache holds. With shorter ones, results
-/// differ much from run to run.
+/// Goal for two threads, relative to the bound, for messages larger than any cache. Results of
+/// smaller messages vary widely between runs.
 const MEMORY_GOAL: f64 = 0.8;
 const OUT_OF_CACHE: f64 = 64e6;
 
-/// The time of bare MPI that two processes may take.
+/// Goal for two processes, relative to the time of bare MPI.
 const MPI_GOAL: f64 = 1.1;
 
-/// Networks between hosts: seconds before the first byte, and bytes a second.
+/// Networks between hosts: latency in seconds, and bandwidth in bytes per second.
 const NETWORKS: [(&str, f64, f64); 3] = [
     ("10 Gb Ethernet, TCP", 30e-6, 1.1e9),
     ("25 Gb Ethernet, RoCE", 5e-6, 2.9e9),
     ("200 Gb InfiniBand HDR", 1.5e-6, 24e9),
 ];
 
-/// Models: bytes of the gradients in float32, their buckets, and seconds of a step of one replica without
-/// exchange. Each weight of 65,536 values or more is a bucket, and as many small ones together.
+/// Models: bytes of the float32 gradients, number of buckets, and seconds of a step of one replica
+/// without communication. Each weight of 65,536 values or more is a bucket; small weights are
+/// combined into buckets of that size.
 const MODELS: [(&str, f64, f64, f64); 2] = [
     ("ResNet-50, 64 images a GPU", 102e6, 47.0, 0.1),
     ("GPT-2 small, 8 x 1,024 tokens a GPU", 498e6, 52.0, 0.12),
 ];
 
-/// Replicas of a host in the predictions.
+/// Replicas per host in the predictions.
 const PER_HOST: usize = 8;
 
 fn main() {
@@ -89,8 +90,9 @@ fn number(line: &Value, name: &str) -> f64 {
     line[name].as_f64().expect("a number")
 }
 
-/// Each rank reads its slice of all ranks and writes the sum, then reads all slices and writes the
-/// values: `3 + 1 / ranks` times its bytes. A copy reads and writes once each: twice its bytes.
+/// Measures threads. Each rank reads its slice from all ranks and writes the sum, then reads all
+/// slices and writes the values: `3 + 1 / ranks` times its bytes. A copy reads and writes once
+/// each: twice its bytes.
 fn threads(bench: &Path) -> bool {
     println!("\nAll-reduce between threads, beside copies on as many threads at once\n");
     println!("| ranks | bytes | all-reduce | bound from copies | reached |");
@@ -184,7 +186,7 @@ fn print_fit(what: &str, points: &[(f64, f64)]) {
     );
 }
 
-/// The median time of a step with as many examples a replica, in the second epoch and later.
+/// The median time of a step with a fixed number of examples per replica, from the second epoch on.
 fn steps(program: &PathBuf, folder: &Path, with_mpi: bool) {
     println!("\nA step of the default crate, 16 examples a replica\n");
     println!("| replicas | step |\n|---|---|");

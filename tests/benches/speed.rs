@@ -1,22 +1,25 @@
-//! Training with a generated crate against what a user would take instead, on the same work: `cargo bench
-//! -p kiln-tests --bench speed`, or with `-- dense` one network alone.
+//! Training speed of a generated crate compared with alternatives on the same work: `cargo bench -p
+//! kiln-tests --bench speed`, or with `-- dense` for one network.
 //!
-//! The sides are the generated crate with 1, 2 and 4 replicas, Burn's own learner on one device and on
-//! two, a plain Burn loop, TensorFlow's `MirroredStrategy` and PyTorch's `DistributedDataParallel` with
-//! two replicas each (both from PyPI, where Python 3 is at hand). All have the same network, optimizer
-//! (Adam, or AdamW for the transformer; that of the loops without Kiln is Burn's), examples in a global
-//! batch, and cores. They run in turn, and in reverse in every second round. Kiln and both Burns read
-//! examples and make batches in that time; TensorFlow and PyTorch have one batch in memory. The plain
-//! loop has one replica, the system's allocator, and threads as Burn uses them; it neither clips
-//! gradients nor checks them, nor keeps metrics but the loss. It and the learner have Burn's layers,
-//! without the generated crate's feature `cpu-layers`, and matrix products without AVX-512, which Burn
-//! has switched off. The bare loop is the plain one with the layers, allocator and threads of the
-//! generated crate, to see what the generated loop costs. One replica has the threads of all cores; on
-//! one core, with half of the batch, it has what each of two replicas has. Two such trainings at once,
-//! which exchange nothing, are what the cores and their memory allow two replicas at most.
+//! The sides are the generated crate with 1, 2 and 4 replicas, Burn's learner on one and two
+//! devices, a plain Burn loop, TensorFlow's `MirroredStrategy` and PyTorch's
+//! `DistributedDataParallel` with two replicas each (both from PyPI, if Python 3 is available). All
+//! have the same network, optimizer (Adam, or AdamW for the transformer; loops without Kiln use
+//! Burn's implementation), global batch and cores. The sides run in turn, in reverse order in every
+//! second round. Kiln's and Burn's sides read examples and build batches in the measured time;
+//! TensorFlow and PyTorch reuse one batch in memory.
 //!
-//! Prints a table a network, and writes `target/speed.json` and `target/speed.svg`, in which networks that
-//! were not measured now are as they were measured before.
+//! The plain loop has one replica, the system allocator and Burn's default threads; it neither
+//! clips nor checks gradients, and its only metric is the loss. The plain loop and the learner use
+//! Burn's layers, without the generated crate's feature `cpu-layers`, and matrix products without
+//! AVX-512, which Burn disables. The bare loop is the plain loop with the layers, allocator and
+//! threads of the generated crate, and shows the overhead of the generated loop. One replica uses
+//! the threads of all cores; on one core with half of the batch, it has the resources of one of two
+//! replicas. Two such trainings at once, which do not communicate, give an upper bound for two
+//! replicas.
+//!
+//! Prints a table for each network, and writes `target/speed.json` and `target/speed.svg`, which
+//! keep earlier results of networks that were not measured.
 
 use std::{
     fs,
@@ -39,20 +42,20 @@ use plotters::{
 };
 use serde_json::{Value, json};
 
-/// Runs of each side in turn.
+/// The number of runs of each side, in turn.
 const RUNS: usize = 5;
-/// Images of 28x28 in the files, and bytes of the text; a tenth validates.
+/// The number of 28x28 images, and of bytes of text; a tenth is for validation.
 const IMAGES: u32 = 7_680;
 const TEXT: usize = 160_000;
-/// Bytes of an example of the text.
+/// Bytes per example of the text.
 const WINDOW: usize = 64;
-/// Epochs that TensorFlow and PyTorch train.
+/// Training epochs of TensorFlow and PyTorch.
 const PEER_EPOCHS: usize = 2;
-/// What the sides of Python need, as `pip` names it.
+/// Python packages, as `pip` names them.
 const TENSORFLOW: &[&str] = &["tensorflow-cpu==2.21.0"];
 const PYTORCH: &[&str] = &["torch==2.15.0"];
 
-/// What the loops without Kiln take from `model.rs`, where it does not have it.
+/// Definitions for the loops without Kiln, if `model.rs` does not have them.
 const TEMPLATE_PARTS: &str = "
 pub fn create_model(_: &Args, device: &Device) -> Result<Model> {
     Ok(Model::new(device))
@@ -68,23 +71,23 @@ pub fn create_model(args: &Args, device: &Device) -> Result<Model> {
 }
 ";
 
-/// A network, and what two replicas must reach.
+/// A network, and its goals for two replicas.
 struct Network {
     name: &'static str,
     title: &'static str,
     source: Source,
-    /// Epochs of a run, of which the first one warms up, with the layers and threads of the generated
-    /// crate: seconds, in which a stall of the machine weighs little.
+    /// Epochs of a run with the layers and threads of the generated crate; the first is for
+    /// warm-up. A run takes seconds, so that a stall of the machine matters little.
     epochs: usize,
-    /// The same with those of Burn, which are slower.
+    /// Epochs of a run with Burn's layers, which are slower.
     burn_epochs: usize,
     global_batch: usize,
-    /// The side and how many times its rate.
+    /// A side, and the required ratio to its rate.
     goals: &'static [(&'static str, f64)],
 }
 
 impl Network {
-    /// Examples of an epoch of noise, about; the template trains on digits of its own.
+    /// The approximate number of examples of an epoch of noise; the template trains on its digits.
     fn examples(&self) -> usize {
         let all = match self.source {
             Source::Template | Source::Fixture => IMAGES as usize,
@@ -94,9 +97,9 @@ impl Network {
     }
 }
 
-/// Where a network comes from.
+/// The source of a network.
 enum Source {
-    /// The template, with the digits that it has.
+    /// The template, with its digits.
     Template,
     /// `tests/fixtures/speed`.
     Fixture,
@@ -191,7 +194,7 @@ fn place(network: &str) -> Option<usize> {
     NETWORKS.iter().position(|other| other.name == network)
 }
 
-/// What the file has of the networks that there are.
+/// The networks in the file of earlier results.
 fn measured_before(path: &Path) -> Option<Vec<Comparison>> {
     let report: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
     let rates = |side: &Value| {
@@ -211,13 +214,13 @@ fn measured_before(path: &Path) -> Option<Vec<Comparison>> {
     Some(comparisons.collect())
 }
 
-/// The rates of all sides of a network.
+/// The rates of all sides for a network.
 struct Comparison {
     network: &'static Network,
     sides: Vec<Rates>,
 }
 
-/// Examples a second of each run, in the order of rounds.
+/// Examples per second of each run, in the order of rounds.
 struct Rates {
     side: String,
     runs: Vec<f64>,
@@ -295,7 +298,7 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Interpreters with TensorFlow and with PyTorch, where they can be had.
+/// Interpreters with TensorFlow and with PyTorch, if available.
 struct Peers {
     tensorflow: Option<PathBuf>,
     pytorch: Option<PathBuf>,
@@ -315,7 +318,7 @@ impl Peers {
     }
 }
 
-/// The crate with a network filled in, and the programs that use it.
+/// The crate with a network filled in, and its programs.
 struct Programs {
     network: &'static Network,
     project: Project,
@@ -365,7 +368,7 @@ impl Programs {
         let bare = plain.replacen(started, &format!("{started}\n{allocator}"), 1);
         write("examples/bare.rs", &bare);
         let generated = project.build();
-        // The loops without Kiln have Burn's optimizer.
+        // The loops without Kiln use Burn's optimizer.
         if let Source::Example(_) = network.source {
             project.edit("model.rs", "    adam::AdamConfig,\n", "");
             let import = "optim::{\n";
@@ -376,7 +379,7 @@ impl Programs {
         let bare = keep("bare");
         write("examples/plain.rs", &plain);
         write("examples/learner.rs", &fixture("learner.rs"));
-        // Burn as its users have it.
+        // Burn with its default settings.
         let manifest = fs::read_to_string(project.path().join("Cargo.toml")).expect("a manifest");
         let learner = "\n[dev-dependencies]\nburn = { version = \"0.22.1\", default-features = false, \
                        features = [\"train\"] }\n";
@@ -396,7 +399,7 @@ impl Programs {
         }
     }
 
-    /// The options that choose the examples.
+    /// Options that select the examples.
     fn data(&self) -> Vec<String> {
         let folder = self.project.path().join("noise");
         match self.network.source {
@@ -405,13 +408,13 @@ impl Programs {
         }
     }
 
-    /// Examples a second of the generated crate.
+    /// Examples per second of the generated crate.
     fn generated(&self, replicas: usize) -> f64 {
         let batch_size = self.network.global_batch / replicas;
         self.train(Command::new(&self.generated), replicas, batch_size)
     }
 
-    /// One replica on a core with half of the batch; by `taskset`, which Linux has.
+    /// Examples per second of one replica on a core with half of the batch, pinned with Linux's `taskset`.
     fn on_core(&self, core: usize) -> f64 {
         let mut command = Command::new("taskset");
         command.arg("--cpu-list").arg(core.to_string());
@@ -419,7 +422,7 @@ impl Programs {
         self.train(command, 1, self.network.global_batch / 2)
     }
 
-    /// What two such trainings reach together, at the same time.
+    /// The total of two such trainings at the same time.
     fn on_two_cores_apart(&self) -> f64 {
         thread::scope(|scope| {
             let other = scope.spawn(|| self.on_core(1));
@@ -439,7 +442,7 @@ impl Programs {
         train(program, runs.path(), &options, &[]).examples_a_second
     }
 
-    /// Examples a second of a loop without Kiln.
+    /// Examples per second of a loop without Kiln.
     fn burn_loop(&self, program: &Path, epochs: usize, more: &[&str]) -> f64 {
         let numbers = [epochs, self.network.global_batch];
         let mut command = Command::new(program);
@@ -448,7 +451,7 @@ impl Programs {
     }
 }
 
-/// Examples a second, as a program says.
+/// Examples per second, as printed by a program.
 fn rate(command: &mut Command) -> f64 {
     let output = command.output().expect("a program");
     let printed = text(&output);
@@ -458,7 +461,7 @@ fn rate(command: &mut Command) -> f64 {
     rate.trim().parse().expect("a number")
 }
 
-/// Examples a second of a script of `tests/fixtures/speed`.
+/// Examples per second of a script of `tests/fixtures/speed`.
 fn script(python: &Path, script: &str, network: &Network) -> f64 {
     let path = repository().join("tests/fixtures/speed").join(script);
     let steps = network.examples() * PEER_EPOCHS / network.global_batch;
@@ -467,10 +470,10 @@ fn script(python: &Path, script: &str, network: &Network) -> f64 {
     rate(command.arg(path).arg(network.name).args(numbers))
 }
 
-/// A name, and what gives examples a second.
+/// A name, and a function that returns examples per second.
 type Side<'a> = (&'static str, Box<dyn Fn() -> f64 + 'a>);
 
-/// The sides of a network that are here; those of Python do not have the template's own.
+/// The available sides of a network; the Python scripts do not implement the template's own network.
 fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> Vec<Side<'a>> {
     let generated = move |name, replicas| -> Side<'a> {
         (name, Box::new(move || programs.generated(replicas)))
@@ -485,7 +488,7 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
     let script = move |name, python: &'a Path, file| -> Side<'a> {
         (name, Box::new(move || script(python, file, network)))
     };
-    // Those that are compared closely come one after the other, as rates drift within minutes.
+    // Sides that are compared closely run one after the other, as rates drift within minutes.
     let mut sides = vec![
         burn_loop(BARE, &programs.bare, network.epochs, &["pool"]),
         generated(ONE, 1),
@@ -518,7 +521,7 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
     sides
 }
 
-/// Builds all sides of a network, and has them run in turn.
+/// Builds all sides of a network and runs them in turn.
 fn measure(network: &'static Network, peers: &Peers) -> Comparison {
     let programs = Programs::build(network);
     let sides = sides(network, &programs, peers);
@@ -536,13 +539,13 @@ fn measure(network: &'static Network, peers: &Peers) -> Comparison {
     result
 }
 
-/// Pixels of the chart: its width, the place of names, and the height of a bar and of a title.
+/// Dimensions of the chart in pixels: width, space for names, and heights of a bar and of a title.
 const WIDTH: i32 = 860;
 const NAMES: i32 = 330;
 const BAR: i32 = 26;
 const TITLE: i32 = 44;
 
-/// Draws a bar a side, as long as its median.
+/// Draws a bar for each side, as long as its median.
 fn draw(results: &[Comparison], path: &Path) {
     let height = |result: &Comparison| TITLE + BAR * result.sides.len() as i32;
     let all = results.iter().map(height).sum::<i32>() + BAR / 2;

@@ -1,20 +1,20 @@
-//! The data of tasks that the template is filled in for. They are the same in each run.
+//! Deterministic data, and code, for tasks that tests fill the template in for.
 
 use std::{fs, io::Write, path::Path};
 
 use flate2::{Compression, Crc, write::ZlibEncoder};
 
-use crate::random::Random;
+use crate::{random::Random, rendered::Project};
 
-/// Pixels of each side of an image.
+/// Width and height of an image in pixels.
 const SIDE: usize = 32;
 
-/// Makes 300 images with rectangles and discs that train or validate, and 60 that test, in
-/// `train/images` and `test/images`; in `masks` are grey images with the class of each pixel: 0 for the
-/// background, 1 for a rectangle, 2 for a disc.
+/// Writes images with rectangles and discs: 300 for training and validation to `train/images`, and
+/// 60 to `test/images`. `masks` has grey images with the class of each pixel: 0 for background, 1
+/// for a rectangle, 2 for a disc.
 ///
 /// # Panics
-/// They cannot be written.
+/// A file cannot be written.
 pub fn masks(folder: &Path) {
     let mut random = Random::new(1);
     for (split, count) in [("train", 300), ("test", 60)] {
@@ -31,7 +31,7 @@ pub fn masks(folder: &Path) {
     }
 }
 
-/// The RGB pixels of one to three bright shapes on a dark background, with noise, and the mask.
+/// RGB pixels of one to three bright shapes on a dark, noisy background, and the mask.
 fn scene(random: &mut Random) -> [Vec<u8>; 2] {
     let mut colour = |least: u32| [(); 3].map(|()| least + random.below(100));
     let (background, colours) = (colour(20), [(); 3].map(|()| colour(135)));
@@ -65,7 +65,7 @@ fn png(pixels: &[u8]) -> Vec<u8> {
     let header = [&side[..], &side, &[8, colour_type, 0, 0, 0]].concat();
     let mut rows = ZlibEncoder::new(Vec::new(), Compression::fast());
     for row in pixels.chunks(row) {
-        // The first byte says that the row is not filtered.
+        // The first byte of a row selects no filter.
         rows.write_all(&[&[0], row].concat())
             .expect("memory takes all");
     }
@@ -83,11 +83,12 @@ fn png(pixels: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Makes 1,500 lines in `train.tsv` that train or validate, and 300 in `test.tsv`, each of a label, a tab
-/// and a string of 4 to 32 letters from `a` to `h`. The label is which of `a` to `d` the string has most.
+/// Writes 1,500 lines for training and validation to `train.tsv`, and 300 to `test.tsv`. A line has
+/// a label, a tab and a string of 4 to 32 letters from `a` to `h`. The label is the most frequent
+/// of the letters `a` to `d`.
 ///
 /// # Panics
-/// They cannot be written.
+/// A file cannot be written.
 pub fn sequences(folder: &Path) {
     let mut random = Random::new(2);
     fs::create_dir_all(folder).expect("a folder");
@@ -107,5 +108,54 @@ fn labelled_string(random: &mut Random) -> String {
         if ('a'..='d').all(|other| other == label || count(other) < count(label)) {
             return format!("{label}\t{string}\n");
         }
+    }
+}
+
+/// The list of optimizers for checkpoints with one optimizer, in a [state of the task's
+/// own](own_training_state).
+pub const FIRST_OPTIMIZER: &str = "vec![(\"optimizer\", &mut self.optimizer)]";
+
+/// Replaces the training state of the template by a struct of the task's own, as several networks need it:
+/// with a `model`, an `optimizer` and the fields `more`, the body `update`, and the optimizers `listed` for
+/// checkpoints.
+///
+/// # Panics
+/// The project cannot be edited so.
+pub fn own_training_state(project: &Project, more: &str, update: &str, listed: &str) {
+    let state = format!(
+        "#[derive(Clone)]
+pub struct Trainable {{
+    pub model: Model,
+    pub optimizer: ScheduledOptimizer,
+    {more}
+}}
+
+impl TrainState for Trainable {{
+    type Model = Model;
+
+    fn model(&self) -> &Model {{
+        &self.model
+    }}
+
+    fn with_model(self, model: Model) -> Self {{
+        Trainable {{ model, ..self }}
+    }}
+
+    fn update(mut self, mut gradients: FlatGradients) -> Self {{
+        {update}
+        self
+    }}
+
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {{
+        {listed}
+    }}
+}}"
+    );
+    for (from, to) in [
+        ("    ModelAndOptimizer,\n", "    TrainState,\n"),
+        ("optim::{AdamConfig,", "optim::{AdamConfig, FlatGradients,"),
+        ("pub type Trainable = ModelAndOptimizer<Model>;", &state),
+    ] {
+        project.edit("model.rs", from, to);
     }
 }

@@ -1,4 +1,4 @@
-//! Trainings that signals stop at random moments, and that go on until they complete.
+//! Trainings that are stopped by signals at random moments and resumed until they complete.
 
 use std::{
     fmt,
@@ -19,20 +19,20 @@ use crate::{
     runs::{assert_whole, checkpoints, latest, log_without_seconds, manifest, state},
 };
 
-/// Signals that ask for a stop.
+/// Signals that request a stop.
 pub const STOPS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::USR1];
 
-/// Between two signals of a burst; launchers and wrappers deliver a signal twice.
+/// Time between the signals of a burst, as launchers and wrappers deliver a signal twice.
 const GAP: Duration = Duration::from_millis(200);
 
-/// Added to the number of a signal it is the exit status.
+/// The exit status of a stopped run is this plus the number of the signal.
 const EXIT_BASE: i32 = 128;
 
-/// Up to three signals that follow each other closely.
+/// Up to three signals in quick succession.
 pub struct Burst(Vec<(Duration, Signal)>);
 
 impl Burst {
-    /// One to three signals, most often the same.
+    /// One to three signals, mostly the same.
     pub fn random(random: &mut Random) -> Self {
         let first = random.one_of(&STOPS);
         let mixed = random.below(4) == 0;
@@ -47,7 +47,7 @@ impl Burst {
     /// Sends the signals.
     ///
     /// # Panics
-    /// There is no such process.
+    /// The process does not exist.
     pub fn send(&self, process: u32) {
         for (pause, kind) in &self.0 {
             sleep(*pause);
@@ -69,22 +69,22 @@ impl fmt::Display for Burst {
     }
 }
 
-/// How a run ended that got signals.
+/// The end of a run that received signals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It had completed before.
+    /// The run had completed before.
     Completed,
-    /// With 128 + the signal.
+    /// The run stopped with 128 + the signal.
     Stopped,
-    /// By the signal, before it listened to any.
+    /// The signal killed the run before it installed its handler.
     AtOnce,
 }
 
 impl Ended {
-    /// Makes sure that a run ended as one of `signals` says.
+    /// Checks that a run ended with the status of one of `signals`.
     ///
     /// # Panics
-    /// It did not.
+    /// The status is another.
     #[track_caller]
     pub fn of(output: &Output, signals: &Burst) -> Self {
         let (printed, status) = (text(output), output.status);
@@ -94,7 +94,7 @@ impl Ended {
         match (status.code(), status.signal()) {
             (Some(0), _) => Ended::Completed,
             (Some(code), _) if signals.has(code - EXIT_BASE) => Ended::Stopped,
-            // A summary of the model is the first that is printed.
+            // The summary of the model is printed first.
             (None, Some(number)) if signals.has(number) && output.stdout.is_empty() => {
                 Ended::AtOnce
             }
@@ -103,20 +103,20 @@ impl Ended {
     }
 }
 
-/// A training that was never stopped.
+/// An uninterrupted training.
 pub struct Whole<'a> {
     pub runs: &'a Path,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
 }
 
 impl Whole<'_> {
-    /// Has a training run into `runs`, stops it a few times at random moments, and makes sure that nothing
-    /// of it differs from the one that was never stopped. `command` gives its start, or where asked so the
-    /// one that resumes. Returns how it was stopped.
+    /// Runs a training in `runs`, stops it a few times at random moments, and checks that the
+    /// result equals that of the uninterrupted training. `command` returns the command that starts
+    /// or resumes the training. Returns how each run ended.
     ///
     /// # Panics
-    /// Something differs.
+    /// A result differs.
     #[track_caller]
     pub fn is_reached_with_stops(
         &self,
@@ -165,7 +165,7 @@ impl Whole<'_> {
     }
 }
 
-/// Makes sure that the step after which a run says that it stopped was saved.
+/// Checks that the step at which a run reports to have stopped was saved.
 #[track_caller]
 fn assert_saved(runs: &Path, output: &Output) {
     let printed = text(output);
@@ -181,10 +181,10 @@ fn assert_saved(runs: &Path, output: &Output) {
     }
 }
 
-/// What a process that was killed leaves of a checkpoint.
+/// The remains of checkpoints that a killed process was writing.
 ///
 /// # Panics
-/// There are no checkpoints.
+/// The folder of checkpoints is missing.
 pub fn unfinished(runs: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(runs.join("checkpoints")).expect("checkpoints");
     let names = entries.map(|entry| entry.expect("an entry").file_name());

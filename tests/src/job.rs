@@ -1,4 +1,4 @@
-//! Trainings of a rendered program, in one process or several, and what they leave.
+//! Trainings of a rendered program in one or several processes, and their results.
 
 use std::{
     fs,
@@ -19,28 +19,28 @@ use crate::{
     runs::log,
 };
 
-/// How far losses and weights may be from those of one replica.
+/// Tolerance for losses and weights, relative to those of one replica.
 const TOLERANCE: f64 = 1e-5;
 
-/// A program, with the examples that look at what it leaves.
+/// A program, with the example programs that inspect its results.
 pub struct Job {
-    /// The folder of `program` and of the examples.
+    /// The folder of `program` and the examples.
     pub programs: PathBuf,
-    /// Where it runs.
+    /// The working folder.
     pub folder: PathBuf,
-    /// What `--strategy` names where several processes run.
+    /// The value of `--strategy` for several processes.
     pub strategy: &'static str,
 }
 
 impl Job {
-    /// The program in one process; options are to be added.
+    /// The program in one process, without options.
     pub fn alone(&self) -> Command {
         let mut command = Command::new(self.programs.join("program"));
         command.current_dir(&self.folder);
         command
     }
 
-    /// `workers` processes with these options.
+    /// The command for `workers` processes with these options.
     pub fn command(&self, workers: usize, options: &[&str]) -> Command {
         let mut command = mpi::run(workers);
         command
@@ -51,7 +51,7 @@ impl Job {
         command
     }
 
-    /// Has `workers` processes run, and gives what they print.
+    /// Runs `workers` processes; returns their output.
     ///
     /// # Panics
     /// They fail.
@@ -60,28 +60,28 @@ impl Job {
         succeeds(&mut self.command(workers, options), TRAINING)
     }
 
-    /// As [`runs`](Self::runs), with one process that MPI knows nothing of.
+    /// Like [`runs`](Self::runs), with one process outside MPI.
     ///
     /// # Panics
-    /// It fails.
+    /// The process fails.
     #[track_caller]
     pub fn runs_alone(&self, options: &[&str]) -> String {
         succeeds(self.alone().args(options), TRAINING)
     }
 
-    /// As [`fails`], in the folder of the job.
+    /// Like [`fails`], in the folder of the job.
     ///
     /// # Panics
-    /// As `fails`.
+    /// As for `fails`.
     #[track_caller]
     pub fn fails(&self, command: &mut Command, messages: &[&str]) {
         fails(command.current_dir(&self.folder), messages);
     }
 
-    /// The parameters of the last checkpoint of a run.
+    /// The parameters in the last checkpoint of a run.
     ///
     /// # Panics
-    /// There is none.
+    /// The run has no checkpoint.
     pub fn weights(&self, runs: &str) -> Vec<f64> {
         let mut command = Command::new(self.programs.join("weights"));
         let lines = succeeds(command.arg(self.latest(runs)), TRAINING);
@@ -92,7 +92,7 @@ impl Job {
     /// The folder of the last checkpoint of a run.
     ///
     /// # Panics
-    /// There is none.
+    /// The run has no checkpoint.
     pub fn latest(&self, runs: &str) -> PathBuf {
         let folder = self.folder.join(runs).join("checkpoints");
         let entries = fs::read_dir(folder).expect("checkpoints");
@@ -103,16 +103,16 @@ impl Job {
     /// The manifest of the last checkpoint of a run.
     ///
     /// # Panics
-    /// There is none.
+    /// The run has no checkpoint.
     pub fn manifest(&self, runs: &str) -> Value {
         let text = fs::read_to_string(self.latest(runs).join("manifest.json"));
         serde_json::from_str(&text.expect("a manifest")).expect("JSON")
     }
 
-    /// The log of a run, a line a split.
+    /// The log of a run, with a line per split.
     ///
     /// # Panics
-    /// There is none.
+    /// The run has no log.
     pub fn log(&self, runs: &str) -> Vec<Value> {
         log(&self.folder.join(runs))
     }
@@ -120,7 +120,7 @@ impl Job {
     /// The losses and accuracies of all splits and epochs.
     ///
     /// # Panics
-    /// There is no log.
+    /// The run has no log.
     pub fn metrics(&self, runs: &str) -> Vec<f64> {
         let log = self.log(runs);
         let values = log
@@ -129,19 +129,19 @@ impl Job {
         values.map(|value| value.expect("a number")).collect()
     }
 
-    /// Starts a long training, and waits until its second epoch begins.
+    /// Starts a long training and waits until its second epoch starts.
     ///
     /// # Panics
-    /// It does not come so far.
+    /// The second epoch does not start.
     pub fn start(&self, command: &mut Command, folder: &str) -> Running {
         wait_for_second_epoch(Running::start(command), &self.folder.join(folder))
     }
 
-    /// Makes sure that a job of three processes ends in time after `lose`, which gets their ids, with
-    /// these messages.
+    /// Checks that a job of three processes ends in time, with these messages, after `lose`, which
+    /// gets the process ids.
     ///
     /// # Panics
-    /// It does not.
+    /// The job does not end in time or prints other messages.
     #[track_caller]
     pub fn ends_after(&self, folder: &str, lose: impl FnOnce(&[u32]), messages: &[&str]) {
         let options = ["--output-dir", folder, "--epochs", "100000"];
@@ -149,7 +149,7 @@ impl Job {
         let running = self.start(&mut self.command(3, &options), folder);
         let workers = workers(folder);
         assert_eq!(workers.len(), 3);
-        // Processes tell each other every half second where they are, and an epoch can be shorter.
+        // Processes report their position every half second, and an epoch can be shorter.
         thread::sleep(Duration::from_secs(1));
         let lost = Instant::now();
         lose(&workers);
@@ -157,11 +157,10 @@ impl Job {
     }
 }
 
-/// Makes sure that what was started with `--timeout 8` fails within that since `lost`, with these
-/// messages.
+/// Checks that a job with `--timeout 8` fails within that time since `lost`, with these messages.
 ///
 /// # Panics
-/// It does not.
+/// The job does not fail in time or prints other messages.
 #[track_caller]
 pub fn ends_in_time(running: Running, lost: Instant, messages: &[&str]) {
     let output = running.end(TRAINING);
@@ -173,10 +172,10 @@ pub fn ends_in_time(running: Running, lost: Instant, messages: &[&str]) {
     }
 }
 
-/// Has `command` run, and fail with these messages; gives what it prints.
+/// Runs `command`, which must fail with these messages; returns its output.
 ///
 /// # Panics
-/// It succeeds, panics, or says something else.
+/// The command succeeds, panics, or prints other messages.
 #[track_caller]
 pub fn fails(command: &mut Command, messages: &[&str]) -> String {
     let output = running::output(command, TRAINING);
@@ -192,19 +191,19 @@ pub fn fails(command: &mut Command, messages: &[&str]) -> String {
     printed
 }
 
-/// Makes sure that two runs came to the same values.
+/// Checks that the values of two runs are equal within the tolerance.
 ///
 /// # Panics
-/// They did not.
+/// A value differs.
 #[track_caller]
 pub fn assert_close(left: &[f64], right: &[f64], what: &str) {
     assert_near(left, right, TOLERANCE, what);
 }
 
-/// As [`assert_close`], to another tolerance.
+/// Like [`assert_close`], with another tolerance.
 ///
 /// # Panics
-/// They did not.
+/// A value differs.
 #[track_caller]
 pub fn assert_near(left: &[f64], right: &[f64], tolerance: f64, what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
@@ -217,16 +216,16 @@ pub fn assert_near(left: &[f64], right: &[f64], tolerance: f64, what: &str) {
     println!("{what}: {largest:e}");
 }
 
-/// Waits until the second epoch of a training that writes into `runs` begins.
+/// Waits until the second epoch of a training that writes into `runs` starts.
 ///
 /// # Panics
-/// It does not come so far.
+/// The second epoch does not start.
 #[track_caller]
 pub fn wait_for_second_epoch(running: Running, runs: &Path) -> Running {
     running.wait_until("second epoch", || second_epoch_began(runs))
 }
 
-/// Whether a training that writes into `runs` has come to its second epoch.
+/// Whether the second epoch of a training that writes into `runs` has started.
 pub fn second_epoch_began(runs: &Path) -> bool {
     let log = fs::read_to_string(runs.join("metrics.jsonl"));
     log.unwrap_or_default().lines().count() >= 2
@@ -255,7 +254,7 @@ pub fn workers(folder: &str) -> Vec<u32> {
 /// Sends a signal.
 ///
 /// # Panics
-/// There is no such process.
+/// The process does not exist.
 pub fn signal(signal: Signal, process: u32) {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
     kill_process(id.expect("the id of a process"), signal).expect("a process");

@@ -1,4 +1,4 @@
-//! What the tests of Kiln share: rendering combinations of options, and trees to compare.
+//! Shared helpers of Kiln's tests.
 
 pub mod filled_in;
 pub mod interruptions;
@@ -40,10 +40,10 @@ pub fn repository() -> PathBuf {
         .into()
 }
 
-/// Whether what a test needs is there; where not, says what is skipped, and how to have it.
+/// Whether a requirement of a test is met; if not, prints what is skipped and how to install it.
 ///
 /// # Panics
-/// It is `missing`, and the variable `required` of the environment asks for it.
+/// The requirement is not met, and the environment variable `required` is set.
 fn there_or_skipped(there: bool, required: &str, missing: &str, skipped: &str) -> bool {
     assert!(
         there || env::var_os(required).is_none(),
@@ -60,7 +60,7 @@ pub fn template_folder() -> PathBuf {
     repository().join("template")
 }
 
-/// Copies the template as a checkout has it: without the empty folders that git does not keep.
+/// Copies the template as in a fresh checkout, without empty folders, which git does not keep.
 ///
 /// # Errors
 /// The file system fails.
@@ -81,17 +81,17 @@ fn target() -> PathBuf {
     chosen.map_or_else(|| repository().join("target"), PathBuf::from)
 }
 
-/// A build folder that all rendered crates share, so that their dependencies are built once.
+/// The build folder of all rendered crates, so that their dependencies are built once.
 pub fn shared_target() -> PathBuf {
     target().join("rendered")
 }
 
-/// Cargo for a package outside of this workspace that has Kiln and its lock file. What Kiln depends on
-/// is as this workspace has compiled it.
+/// Cargo for a package outside this workspace that depends on Kiln and uses its lock file. Kiln's
+/// dependencies are reused as compiled for this workspace.
 pub fn cargo_outside(arguments: &[&str], folder: &Path) -> Command {
     let mut cargo = Command::new("cargo");
     cargo
-        // As the workspace's manifest has these profiles.
+        // The profiles of the workspace's manifest.
         .args(["--config", "profile.dev.package.diffy.opt-level=2"])
         .args(arguments)
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
@@ -100,8 +100,7 @@ pub fn cargo_outside(arguments: &[&str], folder: &Path) -> Command {
     cargo
 }
 
-/// Every valid combination of the options of a template for a project called `name`, the default
-/// first.
+/// Every valid combination of a template's options for a project called `name`, defaults first.
 pub fn combinations(template: &Template, name: &str) -> Vec<Combination> {
     let name = Name::parse(name).expect("a valid name");
     snapshot::combinations(template, &name)
@@ -110,7 +109,7 @@ pub fn combinations(template: &Template, name: &str) -> Vec<Combination> {
 /// Renders answers and writes the project to `folder`.
 ///
 /// # Errors
-/// Whatever Kiln refuses.
+/// Errors of Kiln.
 pub fn generate(template: &Template, answers: &Answers, folder: &Path) -> kiln::error::Result<()> {
     write(&render::render_at(template, answers, folder)?, folder)
 }
@@ -118,7 +117,7 @@ pub fn generate(template: &Template, answers: &Answers, folder: &Path) -> kiln::
 /// Writes a rendered project to `folder`.
 ///
 /// # Errors
-/// Whatever Kiln refuses.
+/// Errors of Kiln.
 pub fn write(rendered: &Rendered<'_>, folder: &Path) -> kiln::error::Result<()> {
     let options = WriteOptions {
         force: false,

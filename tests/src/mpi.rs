@@ -1,13 +1,13 @@
-//! The MPI of this machine.
+//! The MPI installation of this machine.
 
 use std::process::{Command, Stdio};
 
 use crate::there_or_skipped;
 
-/// Whether there is one to build and run with; where not, says that a test is skipped.
+/// Whether MPI is installed, for building and running; if not, prints that a test is skipped.
 ///
 /// # Panics
-/// There is none, and `KILN_REQUIRE_MPI` asks for it.
+/// MPI is missing, and `KILN_REQUIRE_MPI` is set.
 pub fn is_there() -> bool {
     let found = |program: &str| {
         let mut version = Command::new(program);
@@ -26,16 +26,16 @@ pub fn is_there() -> bool {
     )
 }
 
-/// The project's feature for it, or nothing where there is none: for tests that do without, whose build is
-/// then that of the others.
+/// The project's feature for MPI, or an empty string if MPI is missing. Tests that do not use MPI
+/// then share the build of those that do.
 ///
 /// # Panics
-/// As [`is_there`].
+/// As for [`is_there`].
 pub fn feature() -> &'static str {
     if is_there() { "mpi" } else { "" }
 }
 
-/// `mpirun` with this many processes; the program and its options are to be added.
+/// `mpirun` with this number of processes, without a program.
 pub fn run(processes: usize) -> Command {
     let mut command = Command::new("mpirun");
     command

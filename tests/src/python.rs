@@ -1,4 +1,4 @@
-//! Virtual environments of Python in the build folder.
+//! Python virtual environments in the build folder.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,11 +7,11 @@ use std::{
 
 use crate::{rendered::text, shared_target};
 
-/// The Python of a virtual environment with packages, as `pip` names them, made where it does not
-/// import `module` yet.
+/// The Python of a virtual environment with `packages`. The environment is created if it cannot
+/// import `module`.
 ///
 /// # Errors
-/// There is no Python 3 with `venv`, or a package cannot be had: what was called, and what it said.
+/// Python 3 with `venv` is missing, or a package cannot be installed: the command and its output.
 pub fn with_packages(name: &str, module: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let folder = shared_target().with_file_name(name);
     let python = folder.join("bin/python");

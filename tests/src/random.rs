@@ -1,15 +1,15 @@
-//! Numbers that look random, and are the same in each run of a test.
+//! Deterministic pseudo-random numbers.
 
 use std::time::Duration;
 
-/// Draws numbers.
+/// A random number generator.
 pub struct Random(u32);
 
 impl Random {
-    /// The numbers of a seed.
+    /// A generator with a seed.
     pub fn new(seed: u32) -> Self {
         let mut random = Random(seed);
-        // The first numbers of seeds that follow each other are alike.
+        // The first numbers of consecutive seeds are similar.
         for _ in 0..8 {
             random.below(1);
         }
@@ -23,12 +23,12 @@ impl Random {
         (self.0 >> 8) % end
     }
 
-    /// One of `all`.
+    /// A random element of `all`.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u32) as usize]
     }
 
-    /// A time below `end`.
+    /// A random duration below `end`.
     pub fn time(&mut self, end: Duration) -> Duration {
         end * self.below(1 << 16) / (1 << 16)
     }

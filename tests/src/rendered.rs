@@ -1,4 +1,4 @@
-//! A rendered project on disk, to be compiled and run.
+//! A rendered project on disk, which can be compiled and run.
 
 use std::{
     ffi::OsString,
@@ -24,54 +24,54 @@ use crate::{
     shared_target, template_folder, write,
 };
 
-/// The kinds of hardware beside the CPU that a project can be built for.
+/// The hardware options other than the CPU.
 pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 
-/// Features of Burn that one of the release builds of benchmarks needs, and all have: Burn is then
-/// built once.
+/// Features of Burn that some release build of a benchmark needs. All builds enable them, so that
+/// Burn is built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
-/// Features of Burn that GPUs and `cpu-layers` need.
+/// Features of Burn required by GPUs and `cpu-layers`.
 const SHARED_IN_CHECKS: &str = "burn/autotune,burn/extension,burn/fusion";
 
-/// How tests build where they ask for a release: the project as its users have it, and what is below it
-/// as in debug builds, in which the template has what computes optimised. It is then built once.
+/// The release profile of tests: the project is optimised as for users, and its dependencies as in
+/// debug builds, so that they are built once.
 const QUICK_RELEASE: [&str; 3] = [
     "profile.dev.package.my-model.opt-level=3",
     "profile.dev.package.my-model.debug-assertions=false",
     "profile.dev.package.my-model.overflow-checks=false",
 ];
 
-/// A rendered project, the only one at a time: two cargos at once would wait for each other's build
-/// folder, and some projects share a folder of sources.
+/// A rendered project. Only one exists at a time: concurrent cargo processes would wait for each
+/// other's build folder, and some projects share a folder of sources.
 pub struct Project {
     path: PathBuf,
-    /// None where tests share the project.
+    /// `None` if tests share the project.
     folder: Option<TempDir>,
-    /// Whether builds are quick to make, as [`QUICK_RELEASE`] says and without debug information, not
-    /// those that users get.
+    /// Whether builds use [`QUICK_RELEASE`] and no debug information, rather than the profile of users.
     quick: bool,
-    /// What cargo's configuration has beside that.
+    /// Further settings in cargo's configuration.
     settings: Vec<&'static str>,
-    /// Whether a build after an edit is quick, for which the one before takes longer and needs more disk.
+    /// Whether builds are incremental: rebuilds are fast, but the first build takes longer and more
+    /// disk space.
     incremental: bool,
     _alone: File,
 }
 
 impl Project {
-    /// Renders the default project, with the lock file that all rendered projects share, where all
-    /// tests that do not [`edit`](Self::edit) it have it: it is compiled once for all.
+    /// Renders the default project, with the shared lock file. All tests that do not
+    /// [`edit`](Self::edit) the project share it, so that it is compiled once.
     ///
     /// # Panics
-    /// The template does not render.
+    /// The template cannot be rendered.
     pub fn default_answers() -> Self {
         Self::unchanged("default", Self::to_edit)
     }
 
-    /// Renders the default project in a folder of its own.
+    /// Renders the default project in a separate folder.
     ///
     /// # Panics
-    /// The template does not render.
+    /// The template cannot be rendered.
     pub fn to_edit() -> Self {
         Self {
             incremental: true,
@@ -79,11 +79,12 @@ impl Project {
         }
     }
 
-    /// What `rendered` gives, in the folder `name` of the shared builds. Files that are there already
-    /// keep their time of change, by which cargo tells whether they were compiled.
+    /// The result of `rendered` in the folder `name` of the shared builds. Unchanged files keep
+    /// their modification time, from which cargo decides what to compile.
     ///
-    /// Cargo tells packages at the root of a workspace apart by name and version, not by their folder, so
-    /// each has a version of its own: what another project was compiled to is not taken for this one's.
+    /// Cargo identifies packages at the root of a workspace by name and version rather than by
+    /// folder. Each project therefore has a version of its own, so that cargo does not reuse
+    /// another project's build.
     fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
         let project = rendered();
         let version = "version = \"0.1.0";
@@ -99,30 +100,30 @@ impl Project {
         }
     }
 
-    /// The same, built as its users build it: for benchmarks.
+    /// The same project, built with the profile of users, for benchmarks.
     pub fn fully_optimised(mut self) -> Self {
         self.quick = false;
         self
     }
 
-    /// The same, built with `settings` in cargo's configuration.
+    /// The same project, built with `settings` in cargo's configuration.
     pub fn with_settings(mut self, settings: &[&'static str]) -> Self {
         self.settings.extend(settings);
         self
     }
 
-    /// Renders a project with other answers to some options.
+    /// Renders a project with these answers.
     ///
     /// # Panics
-    /// The template does not render, or an answer is not valid.
+    /// The template cannot be rendered, or an answer is invalid.
     pub fn with_answers(answers: &[(&str, &str)]) -> Self {
         Self::with_answers_and_engine(answers).sharing_engine()
     }
 
-    /// As [`with_answers`](Self::with_answers), and compiles the engine that it has, to test it with them.
+    /// Like [`with_answers`](Self::with_answers), with its own engine, to test the engine with these answers.
     ///
     /// # Panics
-    /// As `with_answers`.
+    /// As for `with_answers`.
     pub fn with_answers_and_engine(answers: &[(&str, &str)]) -> Self {
         let template = Template::embedded().expect("an embedded template");
         let default = combinations(&template, NAME).remove(0).answers;
@@ -132,19 +133,18 @@ impl Project {
         Self::render(&template, &answers, None)
     }
 
-    /// Renders the project of a worked example, where all tests have it, as they have the
-    /// [default](Self::default_answers).
+    /// Renders the project of a worked example, which tests share like the [default](Self::default_answers).
     ///
     /// # Panics
-    /// There is no such example, or it does not fit the template.
+    /// The example does not exist or does not fit the template.
     pub fn example(name: &str) -> Self {
         Self::unchanged(name, || Self::example_to_edit(name))
     }
 
-    /// Renders the project of a worked example in a folder of its own.
+    /// Renders the project of a worked example in a separate folder.
     ///
     /// # Panics
-    /// As [`example`](Self::example).
+    /// As for [`example`](Self::example).
     pub fn example_to_edit(name: &str) -> Self {
         let template = Template::embedded().expect("an embedded template");
         let example = Example::embedded(&template, name).expect("an example");
@@ -157,26 +157,26 @@ impl Project {
         }
     }
 
-    /// Renders a project of a template in a folder, with its defaults.
+    /// Renders a project from the template in a folder, with its defaults.
     ///
     /// # Panics
-    /// The template does not render.
+    /// The template cannot be rendered.
     pub fn of_template(folder: &Path) -> Self {
         Self::with_own_engine(folder).sharing_engine()
     }
 
-    /// Renders the default project with its own engine in its workspace, as users have it, to test that.
+    /// Renders the default project with its own engine in its workspace, to test the engine.
     ///
     /// # Panics
-    /// The template does not render.
+    /// The template cannot be rendered.
     pub fn of_engine() -> Self {
         Self::unchanged("engine", || Self::with_own_engine(&template_folder()))
     }
 
-    /// As [`of_template`](Self::of_template), and compiles the engine that it has, as its users do.
+    /// Like [`of_template`](Self::of_template), with the project's own engine, as users build it.
     ///
     /// # Panics
-    /// The template does not render.
+    /// The template cannot be rendered.
     pub fn with_own_engine(folder: &Path) -> Self {
         let template = Template::from_folder(folder).expect("a template");
         let name = Name::parse(NAME).expect("a valid name");
@@ -202,8 +202,8 @@ impl Project {
         }
     }
 
-    /// Takes the engine from a folder that all rendered projects share, where it is the same and compiled once
-    /// for all. The project's own copy stays, and is left out of its workspace.
+    /// Uses an engine in a shared folder, which is the same for all projects and compiled once. The
+    /// project's own copy is kept but removed from its workspace.
     fn sharing_engine(self) -> Self {
         let shared = shared_target().join("engine");
         synchronise(&self.path.join("engine"), &shared).expect("a shared engine");
@@ -223,10 +223,10 @@ impl Project {
         self.path.clone()
     }
 
-    /// Checks that the project is formatted and has no warnings.
+    /// Checks that the project is formatted and compiles without warnings.
     ///
     /// # Panics
-    /// It is not, or has.
+    /// The project is not formatted or has warnings.
     pub fn is_clean(&self, features: &str) {
         self.cargo(&["fmt", "--check"]);
         self.check(
@@ -236,24 +236,25 @@ impl Project {
         );
     }
 
-    /// Compiles, but does not link. Burn is compiled for all [`HARDWARE`] and as all other features of the
-    /// project have it, whichever the project has: once for all checks.
+    /// Compiles without linking. Burn is compiled with the features of all [`HARDWARE`] and all
+    /// other features of the project, whichever this project has, so that it is compiled once for
+    /// all checks.
     ///
     /// # Panics
-    /// As [`cargo`](Self::cargo).
+    /// As for [`cargo`](Self::cargo).
     pub fn check(&self, command: &[&str], features: &str, rest: &[&str]) {
         let burn = HARDWARE.map(|kind| format!("burn/{kind}")).join(",");
         let features = format!("{features},{burn},{SHARED_IN_CHECKS}");
         let arguments = [command, &["--features", &features], rest].concat();
-        // A crate below Burn would download LLVM to link with. Only its build script heeds this.
+        // A dependency of Burn would download LLVM to link with; only its build script reads this variable.
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
     }
 
-    /// Builds the project in release with these features, and the examples of `tests/fixtures` that use
-    /// it; gives the folder with the copies: `program`, and each example by its name.
+    /// Builds the project in release with these features, and the examples of `tests/fixtures` that
+    /// use it; returns the folder with the copies: `program`, and each example by its name.
     ///
     /// # Panics
-    /// It does not build.
+    /// The build fails.
     pub fn build_with(&self, features: &str) -> PathBuf {
         let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
@@ -276,11 +277,11 @@ impl Project {
         self.keep_programs(self.release_folder(), &names)
     }
 
-    /// Builds the project and the example that prints weights, without optimising what is the project's, as
-    /// its tests are; gives the folder with the copies.
+    /// Builds the project and the example that prints weights with the profile of the contract tests,
+    /// which does not optimise the project's crate; returns the folder with the copies.
     ///
     /// # Panics
-    /// It does not build.
+    /// The build fails.
     pub fn build_in_debug(&self) -> PathBuf {
         let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
@@ -290,7 +291,7 @@ impl Project {
         self.keep_programs("debug", &["weights".into()])
     }
 
-    /// Copies the program as `program`, and examples, to where no later build replaces them.
+    /// Copies the program as `program`, and examples, to a folder that later builds do not change.
     fn keep_programs(&self, profile: &str, examples: &[OsString]) -> PathBuf {
         let (built, programs) = (shared_target().join(profile), self.path().join("programs"));
         fs::create_dir_all(&programs).expect("a folder");
@@ -302,7 +303,7 @@ impl Project {
         programs
     }
 
-    /// What programs that run cargo in the project need in their environment to build as tests do.
+    /// Environment variables with which programs that run cargo in the project build as tests do.
     pub fn build_environment(&self) -> Vec<(&'static str, OsString)> {
         let incremental = if self.incremental { "1" } else { "0" };
         let mut variables = vec![
@@ -315,18 +316,18 @@ impl Project {
         variables
     }
 
-    /// Runs cargo in the project and gives what it printed.
+    /// Runs cargo in the project; returns its output.
     ///
     /// # Panics
-    /// Cargo fails, or a warning is printed.
+    /// Cargo fails or prints a warning.
     pub fn cargo(&self, arguments: &[&str]) -> String {
         self.cargo_with(arguments, &[])
     }
 
-    /// As [`cargo`](Self::cargo), with variables in the environment.
+    /// Like [`cargo`](Self::cargo), with environment variables.
     ///
     /// # Panics
-    /// As `cargo`.
+    /// As for `cargo`.
     pub fn cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let output = self.try_cargo_with(arguments, variables);
         let text = text(&output);
@@ -335,7 +336,7 @@ impl Project {
             "cargo {arguments:?} failed:\n{}",
             snapshot::without_progress(&text)
         );
-        // What tests write on the standard error comes after the compiler's output.
+        // The standard error of tests follows the compiler's output.
         let of_compiler = match arguments.first() {
             Some(&"test") => text.split("     Running ").next(),
             _ => Some(&*text),
@@ -347,11 +348,11 @@ impl Project {
         text
     }
 
-    /// Builds the project in release and gives the path of its program, which stays when another
-    /// project is built.
+    /// Builds the project in release; returns the path of a copy of its program, which is kept when
+    /// another project is built.
     ///
     /// # Panics
-    /// It does not build.
+    /// The build fails.
     pub fn build(&self) -> PathBuf {
         self.cargo(&["build", "--release"]);
         let program = self.path().join("program");
@@ -360,15 +361,15 @@ impl Project {
         program
     }
 
-    /// Where cargo puts what tests ask it for in release.
+    /// Cargo's folder for the release builds of tests.
     fn release_folder(&self) -> &'static str {
         if self.quick { "debug" } else { "release" }
     }
 
-    /// Replaces `from`, which must be there, by `to` in a source file.
+    /// Replaces `from`, which must exist, by `to` in a source file.
     ///
     /// # Panics
-    /// The file cannot be edited so, or tests share the project.
+    /// The file cannot be edited, or tests share the project.
     pub fn edit(&self, file: &str, from: &str, to: &str) {
         assert!(self.folder.is_some(), "other tests have this project, too");
         replace_in(&self.path.join("src").join(file), from, to);
@@ -408,7 +409,7 @@ impl Project {
     }
 }
 
-/// Notes what to shorten where tests take long, in `times.log` of the shared builds.
+/// Logs the time of a cargo command to `times.log` of the shared builds, to find slow tests.
 fn note_time(elapsed: Duration, arguments: &[&str]) {
     let log = shared_target().join("times.log");
     let log = File::options().append(true).create(true).open(log);
@@ -417,7 +418,7 @@ fn note_time(elapsed: Duration, arguments: &[&str]) {
     written.expect("a log");
 }
 
-/// Waits until no other test has a project.
+/// Waits for the lock that allows only one project at a time.
 fn alone() -> io::Result<File> {
     fs::create_dir_all(shared_target())?;
     let file = File::create(shared_target().join("tests.lock"))?;
@@ -425,17 +426,17 @@ fn alone() -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes `to` what `from` is, and leaves alone what is so already.
+/// Makes `to` equal to `from`, without touching unchanged files.
 fn synchronise(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
-    // Trainings of other tests leave links, too, which are not to be followed.
+    // Trainings of other tests leave links, which must not be followed.
     match fs::remove_dir_all(to.join("runs")) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let wanted = read_tree(from)?;
     let there = read_tree(to)?;
-    // What a folder holds comes after it.
+    // A folder is listed before its contents.
     for (path, entry) in there.iter().rev() {
         match entry {
             _ if wanted.contains_key(path) => {}
@@ -453,17 +454,17 @@ fn synchronise(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a file that is to seem as old as it is.
+/// Copies a file with its modification time.
 fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to)?;
     let time = fs::metadata(from)?.modified()?;
     File::options().write(true).open(to)?.set_modified(time)
 }
 
-/// Replaces the first `from` of a file by `to`.
+/// Replaces the first `from` in a file by `to`.
 ///
 /// # Panics
-/// There is none, or the file cannot be written.
+/// `from` is missing, or the file cannot be written.
 pub fn replace_in(file: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(file).expect("a text");
     assert!(text.contains(from), "{} has no `{from}`", file.display());
@@ -480,7 +481,7 @@ pub fn idx(dims: &[u32], values: impl Fn(usize) -> u8) -> Vec<u8> {
 /// Writes an IDX file of unsigned bytes.
 ///
 /// # Errors
-/// `file` does not take them.
+/// `file` cannot be written.
 pub fn write_idx(
     mut file: impl Write,
     dims: &[u32],
@@ -492,11 +493,11 @@ pub fn write_idx(
     }
     let len = dims.iter().product::<u32>() as usize;
     (0..len).try_for_each(|at| file.write_all(&[values(at)]))?;
-    // A file that is dropped with something in its buffer does not tell that it could not be written.
+    // Dropping a writer with a full buffer would hide a write error.
     file.flush()
 }
 
-/// The files of a folder like that of MNIST.
+/// The file names of MNIST.
 pub const IDX_FILES: [&str; 4] = [
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -504,18 +505,18 @@ pub const IDX_FILES: [&str; 4] = [
     "t10k-labels-idx1-ubyte",
 ];
 
-/// Makes a folder like that of MNIST, with `size` x `size` images of which 60 train and 20 test.
+/// Writes a folder in the layout of MNIST, with 60 training and 20 test images of `size` x `size` pixels.
 ///
 /// # Panics
-/// It cannot be written.
+/// A file cannot be written.
 pub fn idx_data(folder: &Path, size: u32) {
     idx_data_of(folder, size, [60, 20]);
 }
 
-/// The same, with these numbers of images that train and test.
+/// Like [`idx_data`], with these numbers of training and test images.
 ///
 /// # Panics
-/// It cannot be written.
+/// A file cannot be written.
 pub fn idx_data_of(folder: &Path, size: u32, examples: [u32; 2]) {
     fs::create_dir_all(folder).expect("a folder");
     for (files, examples) in IDX_FILES.chunks(2).zip(examples) {

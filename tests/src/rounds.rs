@@ -1,14 +1,13 @@
-//! Measuring sides against each other on a machine with other things to do.
+//! Interleaved measurements, for machines with varying load.
 
 use std::{env, process};
 
-/// Which of `names` the command line asks for: all where it names none. Asked for help, it prints what
-/// can be named and ends the process.
+/// The names selected on the command line; all if none is given. With `--help`, prints the names and exits.
 ///
 /// # Panics
-/// It names another one.
+/// A given name is unknown.
 pub fn chosen<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    // Cargo gives benchmarks an option of its own.
+    // Cargo passes an option of its own to benchmarks.
     let words: Vec<String> = env::args()
         .skip(1)
         .filter(|word| word != "--bench")
@@ -27,8 +26,8 @@ pub fn chosen<'a>(names: &[&'a str]) -> Vec<&'a str> {
     names.iter().copied().filter(asked_for).collect()
 }
 
-/// What each side gives in each of `rounds` rounds, in which all have their turn: by side, then by round.
-/// Every second round has them in reverse, as a machine often grows slower or faster meanwhile.
+/// The results of each side in each of `rounds` rounds, by side, then by round. All sides run once
+/// per round, in reverse order in every second round, as the speed of a machine often drifts.
 pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
     let mut measured = vec![Vec::new(); sides.len()];
     for round in 0..rounds {
@@ -43,30 +42,30 @@ pub fn in_turn(rounds: usize, sides: &[impl Fn() -> f64]) -> Vec<Vec<f64>> {
     measured
 }
 
-/// How many times as large `one` is as `other`: the median over rounds, in each of which the machine is
-/// about as fast for both.
+/// The ratio of `one` to `other`: the median over rounds, in each of which the machine is about as
+/// fast for both.
 ///
 /// # Panics
-/// There is no round.
+/// There are no rounds.
 pub fn ratio(one: &[f64], other: &[f64]) -> f64 {
     let ratios = one.iter().zip(other).map(|(one, other)| one / other);
     median(&ratios.collect::<Vec<_>>())
 }
 
-/// The value in the middle, the upper one of two.
+/// The median; of two middle values, the greater.
 ///
 /// # Panics
-/// There is none.
+/// `values` is empty.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
 
-/// The smallest value and the largest one.
+/// The least and the greatest value.
 ///
 /// # Panics
-/// There is none.
+/// `values` is empty.
 pub fn extremes(values: &[f64]) -> (f64, f64) {
     let least = values.iter().copied().reduce(f64::min);
     let most = values.iter().copied().reduce(f64::max);

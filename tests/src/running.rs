@@ -1,5 +1,4 @@
-//! Programs that tests start. Each ends in time, or the test fails and tells what still runs: a test
-//! that waits for ever says nothing.
+//! Child processes of tests, with time limits. On a timeout, the test fails and lists the running processes.
 
 use std::{
     fs,
@@ -11,25 +10,26 @@ use std::{
 use kiln::snapshot::text;
 use tempfile::NamedTempFile;
 
-/// Much longer than any training of the tests takes.
+/// The time limit of a training, much longer than any in the tests.
 pub const TRAINING: Duration = Duration::from_secs(300);
-/// Much longer than any build takes, which compiles Burn at most.
+/// The time limit of a build, much longer than a build of Burn.
 pub const BUILD: Duration = Duration::from_secs(2400);
 
-/// Between two looks at a program.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_millis(5);
-/// For a program that is asked to end.
+/// The time that a process has to end on request.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a launcher of MPI may have no processes, before it has started them or after they have ended.
+/// The time that an MPI launcher may have no child processes, before it has started them or after
+/// they have ended.
 const CHILDLESS: Duration = Duration::from_secs(15);
 
-/// A program on its way. It writes into files: what outlives it, such as a worker on a host that is cut
-/// off, would keep a pipe open.
+/// A running process. Its output goes to files, as a process that outlives it, such as a worker on
+/// an unreachable host, would keep a pipe open.
 pub struct Running {
     child: Child,
     command: String,
-    /// Whether it is `mpirun`. That of Open MPI 4.1.4 can wait for itself for ever in `PMIx_server_finalize`
-    /// when its processes have failed and ended, and is then killed.
+    /// Whether the process is `mpirun`. That of Open MPI 4.1.4 can hang in `PMIx_server_finalize`
+    /// after its processes have failed; it is then killed.
     is_launcher: bool,
     stdout: NamedTempFile,
     stderr: NamedTempFile,
@@ -39,7 +39,7 @@ impl Running {
     /// Starts a program.
     ///
     /// # Panics
-    /// It does not start.
+    /// The program cannot be started.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let [stdout, stderr] = [(); 2].map(|()| NamedTempFile::new().expect("a temporary file"));
@@ -64,10 +64,10 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until the program ends.
+    /// Waits until the process ends.
     ///
     /// # Panics
-    /// It does not within `limit`, and is ended.
+    /// The process exceeds `limit` and is killed.
     #[track_caller]
     pub fn end(mut self, limit: Duration) -> Output {
         match self.wait(limit, || false) {
@@ -76,10 +76,10 @@ impl Running {
         }
     }
 
-    /// Waits until something is so.
+    /// Waits for a condition.
     ///
     /// # Panics
-    /// It is not within a minute, or the program ends before.
+    /// The condition does not hold within a minute, or the process ends first.
     #[track_caller]
     pub fn wait_until(mut self, what: &str, is_so: impl Fn() -> bool) -> Self {
         match self.wait(Duration::from_secs(60), is_so) {
@@ -123,10 +123,10 @@ impl Running {
         );
     }
 
-    /// Kills the program, as when the power fails.
+    /// Kills the process, as a power failure would.
     ///
     /// # Panics
-    /// There is no such process.
+    /// The process does not exist.
     pub fn kill(mut self) -> Output {
         let status = self.kill_at_once();
         self.output(status)
@@ -137,8 +137,8 @@ impl Running {
         self.child.wait().expect("a process")
     }
 
-    /// Ends the program, and what it started: a launcher hands on a request to end, though it may take the
-    /// first one for a request to save.
+    /// Ends the process and its descendants: a launcher forwards the request to end, but may take
+    /// the first one as a request to save.
     fn stop(&mut self) -> ExitStatus {
         for _ in 0..2 {
             let _ = Command::new("kill").arg(self.id().to_string()).status();
@@ -160,7 +160,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// A test that fails leaves nothing behind that would train on beside the next one.
+    /// A failed test must not leave a training that runs beside the next test.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.stop();
@@ -168,27 +168,27 @@ impl Drop for Running {
     }
 }
 
-/// What happens first.
+/// The first event.
 enum First {
     IsSo,
     Ended(ExitStatus),
-    /// Time is up.
+    /// The time limit expired.
     Neither,
 }
 
-/// Runs a program and gives what it printed.
+/// Runs a program; returns its output.
 ///
 /// # Panics
-/// It does not start, or does not end within `limit`.
+/// The program cannot be started or exceeds `limit`.
 #[track_caller]
 pub fn output(command: &mut Command, limit: Duration) -> Output {
     Running::start(command).end(limit)
 }
 
-/// As [`output`], of a program that succeeds; gives the text.
+/// Like [`output`], for a program that must succeed; returns the text.
 ///
 /// # Panics
-/// As `output`, or it fails.
+/// As for `output`, or the program fails.
 #[track_caller]
 pub fn succeeds(command: &mut Command, limit: Duration) -> String {
     let output = output(command, limit);
@@ -196,7 +196,7 @@ pub fn succeeds(command: &mut Command, limit: Duration) -> String {
     text(&output)
 }
 
-/// Whether a process has children, as Linux lists them; elsewhere it counts as having some.
+/// Whether a process has children, according to Linux; true on other platforms.
 fn has_children(process: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
         return true;
@@ -207,7 +207,7 @@ fn has_children(process: u32) -> bool {
         .any(|children| !matches!(children, Ok(children) if children.is_empty()))
 }
 
-/// The threads of this machine, with what each waits for in the kernel.
+/// The threads of this machine, with the kernel function that each waits in.
 fn processes() -> String {
     let columns = "pid,ppid,tid,stat,etimes,time,wchan:24,args";
     let list = Command::new("ps").args(["-eLo", columns]).output();

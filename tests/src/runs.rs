@@ -1,4 +1,4 @@
-//! What trainings leave in their output folders.
+//! Output folders of trainings.
 
 use std::{
     collections::BTreeMap,
@@ -9,36 +9,36 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The log of the trainings that wrote into `runs`: an object a split and epoch.
+/// The log of the trainings that wrote into `runs`, with an object per split and epoch.
 ///
 /// # Panics
-/// There is none.
+/// The log is missing.
 pub fn log(runs: &Path) -> Vec<Value> {
     log_of(&runs.join("metrics.jsonl"))
 }
 
-/// The same, of a file by any name.
+/// The log in a file of any name.
 ///
 /// # Panics
-/// There is none.
+/// The file is missing.
 pub fn log_of(file: &Path) -> Vec<Value> {
     let log = fs::read_to_string(file).expect("a log");
     let line = |line: &str| serde_json::from_str(line).expect("JSON");
     log.lines().map(line).collect()
 }
 
-/// As [`log`], without what differs between equal trainings.
+/// Like [`log`], without values that differ between equal trainings.
 ///
 /// # Panics
-/// There is none.
+/// The log is missing.
 pub fn log_without_seconds(runs: &Path) -> Vec<Value> {
     without_seconds(log(runs))
 }
 
-/// Leaves out what differs between equal trainings.
+/// Removes values that differ between equal trainings.
 ///
 /// # Panics
-/// A line of the log is no object.
+/// A line of the log is not an object.
 pub fn without_seconds(mut log: Vec<Value>) -> Vec<Value> {
     for line in &mut log {
         let line = line.as_object_mut().expect("an object");
@@ -47,7 +47,7 @@ pub fn without_seconds(mut log: Vec<Value>) -> Vec<Value> {
     log
 }
 
-/// The checkpoints of an output folder by step and finished epoch, which is 0 within one.
+/// The checkpoints of an output folder by step and number of finished epochs, which is 0 within an epoch.
 ///
 /// # Panics
 /// The folder cannot be read.
@@ -55,7 +55,7 @@ pub fn checkpoints(runs: &Path) -> BTreeMap<(usize, usize), PathBuf> {
     checkpoints_in(&runs.join("checkpoints"))
 }
 
-/// The same, in the folder of checkpoints by any name.
+/// The checkpoints in a folder of any name.
 ///
 /// # Panics
 /// The folder cannot be read.
@@ -83,35 +83,35 @@ pub fn latest(runs: &Path) -> Option<PathBuf> {
 /// The manifest of a checkpoint.
 ///
 /// # Panics
-/// There is none.
+/// The manifest is missing.
 pub fn manifest(checkpoint: &Path) -> Value {
     let text = fs::read_to_string(checkpoint.join("manifest.json"));
     let text = text.unwrap_or_else(|error| panic!("{}: {error}", checkpoint.display()));
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The manifest of the last checkpoint, without which run wrote it.
+/// The manifest of the last checkpoint, without the id of the run.
 ///
 /// # Panics
-/// There is none.
+/// There is no checkpoint.
 pub fn latest_state(runs: &Path) -> Value {
     state(&latest(runs).expect("a checkpoint"))
 }
 
-/// As [`manifest`], without which run wrote it.
+/// Like [`manifest`], without the id of the run.
 ///
 /// # Panics
-/// As `manifest`.
+/// As for `manifest`.
 pub fn state(checkpoint: &Path) -> Value {
     let mut manifest = manifest(checkpoint);
     manifest.as_object_mut().expect("an object").remove("run");
     manifest
 }
 
-/// Checks the hashes of a checkpoint without the code that wrote it.
+/// Checks the hashes of a checkpoint, independently of the code that wrote it.
 ///
 /// # Panics
-/// One is wrong.
+/// A hash is wrong.
 #[track_caller]
 pub fn assert_whole(checkpoint: &Path) {
     let hashes = fs::read_to_string(checkpoint.join("SHA256SUMS"));
@@ -128,7 +128,7 @@ pub fn assert_whole(checkpoint: &Path) {
 /// Replaces a file of a checkpoint, and its hash.
 ///
 /// # Panics
-/// There is no such file.
+/// The file does not exist.
 pub fn replace_file(checkpoint: &Path, name: &str, bytes: &[u8]) {
     let [file, hashes] = [name, "SHA256SUMS"].map(|name| checkpoint.join(name));
     let before = hash(&fs::read(&file).expect("a file"));

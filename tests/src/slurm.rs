@@ -1,4 +1,4 @@
-//! A cluster of two machines that Slurm manages, which are both this one.
+//! A Slurm cluster with two nodes, both of which are this machine.
 
 use std::{
     env, fs,
@@ -19,10 +19,10 @@ use crate::{
 
 const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare"];
 
-/// Whether it can be had; where not, says that a test is skipped.
+/// Whether Slurm is installed; if not, prints that a test is skipped.
 ///
 /// # Panics
-/// It cannot, and `KILN_REQUIRE_SLURM` asks for it.
+/// Slurm is missing, and `KILN_REQUIRE_SLURM` is set.
 pub fn is_there() -> bool {
     let paths = env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = env::split_paths(&paths).collect();
@@ -39,20 +39,20 @@ pub fn is_there() -> bool {
     )
 }
 
-/// The daemons of a cluster, with all that they write in one folder.
+/// The daemons of a cluster, which write into one folder.
 pub struct Cluster {
     folder: TempDir,
-    /// The last one to start ends first.
+    /// In order of termination: the last started ends first.
     daemons: Vec<Running>,
 }
 
 impl Cluster {
-    /// Starts the daemons and waits until both nodes take jobs.
+    /// Starts the daemons and waits until both nodes accept jobs.
     ///
     /// # Panics
-    /// They do not.
+    /// The nodes do not become ready.
     pub fn start() -> Self {
-        // A short name: sockets take 107 bytes.
+        // A short name, as paths of sockets have at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("s").tempdir_in("/tmp");
         let mut cluster = Cluster {
             folder: folder.expect("a temporary folder"),
@@ -78,7 +78,7 @@ impl Cluster {
         let controller = Running::start(cluster.command("slurmctld").args(["-D", "-i"]));
         cluster.daemons.push(controller);
         for node in ["node1", "node2"] {
-            // MPI takes processes of one host name for those of one machine.
+            // MPI assumes that processes with the same host name are on one machine.
             let script = "hostname \"$0\" && exec slurmd -D -N \"$0\"";
             let mut slurmd = cluster.command("unshare");
             let node = Running::start(slurmd.args(["--uts", "sh", "-c", script, node]));
@@ -116,7 +116,7 @@ impl Cluster {
             let changed = Command::new("chmod").arg(mode).arg(path).status();
             assert!(changed.expect("chmod").success());
         };
-        // What the daemons know each other by; nobody else is to.
+        // The shared secret of the daemons.
         fs::write(self.path("munge/key"), [b'k'; 128]).expect("a key");
         private(&self.path("munge/key"), "600");
         private(&self.path("munge"), "700");
@@ -124,7 +124,7 @@ impl Cluster {
         fs::write(self.path("plugstack.conf"), "").expect("a file");
         let host = Command::new("hostname").arg("-s").output();
         let host = String::from_utf8(host.expect("a host name").stdout);
-        // Held until all are known, so that they differ.
+        // Held until all ports are known, so that they differ.
         let ports = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"));
         let ports = ports.map(|port| port.local_addr().expect("an address").port());
         let folder = self.folder.path().display();
@@ -140,12 +140,12 @@ impl Cluster {
         fs::write(self.path("slurm.conf"), settings).expect("a file");
     }
 
-    /// A program of Slurm, for this cluster.
+    /// A Slurm command for this cluster.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command
             .env("SLURM_CONF", self.path("slurm.conf"))
-            // The nodes reach each other on this machine alone.
+            // The nodes communicate on this machine only.
             .env("OMPI_MCA_btl_tcp_if_include", "lo");
         command
     }
@@ -166,10 +166,10 @@ impl Cluster {
         logs.concat()
     }
 
-    /// Submits a script in `folder`, whose output goes to `output` there, and gives the number of the job.
+    /// Submits a script in `folder` whose output goes to `output`; returns the job id.
     ///
     /// # Panics
-    /// Slurm does not take it.
+    /// Slurm refuses the job.
     pub fn submit(&self, folder: &Path, script: &str, output: &str, arguments: &[&str]) -> String {
         let mut sbatch = self.command("sbatch");
         sbatch
@@ -179,10 +179,10 @@ impl Cluster {
         running::succeeds(&mut sbatch, TRAINING).trim().to_owned()
     }
 
-    /// Waits until a job ends, and gives its state, such as `COMPLETED`.
+    /// Waits until a job ends; returns its state, such as `COMPLETED`.
     ///
     /// # Panics
-    /// It does not.
+    /// The job does not end in time.
     pub fn wait(&self, job: &str) -> String {
         let start = Instant::now();
         loop {
@@ -199,10 +199,10 @@ impl Cluster {
         }
     }
 
-    /// Sends a signal to what a job's steps run.
+    /// Sends a signal to the processes of a job's steps.
     ///
     /// # Panics
-    /// There is no such job.
+    /// The job does not exist.
     pub fn signal(&self, job: &str, name: &str) {
         let sent = self.output("scancel", &["--signal", name, job]);
         assert!(sent.status.success(), "{}", text(&sent));
@@ -211,7 +211,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // A test that failed may have left jobs.
+        // A failed test may leave jobs behind.
         let _ = self.command("scancel").args(["--user", "root"]).status();
         while let Some(daemon) = self.daemons.pop() {
             drop(daemon);

@@ -1,5 +1,4 @@
-//! Trainings of generated crates for benchmarks: networks and data of the sizes that are asked for, and
-//! what a training took.
+//! Trainings of generated crates for benchmarks, with networks and data of given sizes, and their throughput.
 
 use std::{
     fs::{self, File},
@@ -17,19 +16,19 @@ use crate::{
     repository,
 };
 
-/// Pixels are spread by this factor, which has no small multiple near a power of two.
+/// A multiplicative hash constant: no small multiple of it is near a power of two.
 const SPREAD: u32 = 2_654_435_761;
 
-/// A value that looks random, the same for the same place.
+/// A deterministic pseudo-random value for a position.
 pub fn noise(at: usize) -> u8 {
     ((at as u32).wrapping_mul(SPREAD) >> 24) as u8
 }
 
-/// Puts a network of `tests/fixtures/speed` into a project. In `dense`, the variable `WIDTH` of the
-/// environment says how wide its layers are.
+/// Puts a network of `tests/fixtures/speed` into a project. The environment variable `WIDTH` sets
+/// the width of the layers of `dense`.
 ///
 /// # Panics
-/// There is no such network, or it cannot be written.
+/// The network does not exist or cannot be written.
 pub fn fill_in(project: &Project, network: &str) {
     let fixtures = repository().join("tests/fixtures/speed");
     let sources = project.path().join("src");
@@ -41,40 +40,39 @@ pub fn fill_in(project: &Project, network: &str) {
     project.edit("lib.rs", "pub mod model;", modules);
 }
 
-/// Makes a folder like that of MNIST, with images of 28x28 of which a tenth validates.
+/// Writes a folder in the layout of MNIST, with images of 28x28 pixels; a tenth is for validation.
 ///
 /// # Panics
-/// It cannot be written.
+/// A file cannot be written.
 pub fn write_images(folder: &Path, images: u32) {
     fs::create_dir_all(folder).expect("a folder");
     let create = |file| BufWriter::new(File::create(folder.join(file)).expect("a file"));
     for (files, images) in [(&IDX_FILES[..2], images), (&IDX_FILES[2..], 100)] {
-        // Never all in memory, which would count as that of a training.
+        // Written in parts, as the peak memory of this process would count as that of a training.
         write_idx(create(files[0]), &[images, 28, 28], noise).expect("images");
         write_idx(create(files[1]), &[images], |at| (at % 10) as u8).expect("labels");
     }
 }
 
-/// What a training took.
+/// The results of a training.
 pub struct Trained {
-    /// In all epochs but the first, which warms up.
+    /// Throughput in all epochs except the first, which is for warm-up.
     pub examples_a_second: f64,
-    /// The most bytes that were in memory, where Linux tells.
+    /// Peak memory in bytes, on Linux.
     pub memory: Option<f64>,
 }
 
-/// Trains with `options` after those that `program` has, and variables in the environment, into a fresh
-/// folder `runs`.
+/// Trains with `options` after those of `program`, and environment variables, into a new folder `runs`.
 ///
 /// # Panics
-/// It fails, or has no second epoch.
+/// The training fails or has no second epoch.
 pub fn train(
     mut program: Command,
     runs: &Path,
     options: &[String],
     variables: &[(&str, &str)],
 ) -> Trained {
-    // Older checkpoints would be set aside one by one.
+    // Old checkpoints would be moved aside one by one.
     let _ = fs::remove_dir_all(runs);
     let training = program
         .arg("train")
@@ -85,7 +83,7 @@ pub fn train(
         .stdout(Stdio::null())
         .spawn()
         .expect("the generated crate starts");
-    // Looks at it only when it has ended: each look would take a core from it.
+    // The result is read only at the end, as polling would take a core from the training.
     let ended = training.wait4().expect("a process");
     assert!(ended.status.success(), "{program:?}: {}", ended.status);
     Trained {
@@ -94,15 +92,15 @@ pub fn train(
     }
 }
 
-/// The most bytes that a process had in memory. It begins as a copy of this one and counts what this one
-/// had (getrusage(2)), so less than that is not told.
+/// The peak memory of a process. It starts as a copy of this process and inherits its peak
+/// (getrusage(2)), so smaller values are not reported.
 fn memory(of_process: &ResourceUsage) -> Option<f64> {
     let own = bytes_of(process::id(), "VmHWM")?;
     (of_process.maxrss > own).then_some(of_process.maxrss as f64)
 }
 
-/// Bytes of memory of a process, as Linux tells in its status (proc_pid_status(5)): `RssAnon` is what is
-/// resident now and of no file, `VmHWM` the most that was.
+/// A memory size of a process in Linux's status (proc_pid_status(5)), in bytes: `RssAnon` is the
+/// resident anonymous memory, `VmHWM` the peak.
 pub fn bytes_of(process: u32, what: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));

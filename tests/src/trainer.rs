@@ -1,4 +1,4 @@
-//! A program in a folder with data, run with options that are written as one text.
+//! A program in a folder with data, run with options in a single string.
 
 use std::{
     fs::{self, Permissions},
@@ -14,19 +14,19 @@ use crate::{
     running::{Running, TRAINING, output, succeeds},
 };
 
-/// Options have no spaces here.
+/// Options must not contain spaces.
 pub struct Trainer {
     pub program: PathBuf,
-    /// Where it runs. Links and files of other users that a test makes do not stay.
+    /// The working folder. Links and files of other users that a test creates are removed.
     pub folder: PathBuf,
     _temporary: TempDir,
 }
 
 impl Trainer {
-    /// The program of a project, in a folder that all users may read.
+    /// Puts the program of a project into a folder that all users may read.
     ///
     /// # Panics
-    /// It does not build.
+    /// The build fails.
     pub fn new(project: &Project) -> Self {
         let program = project.build();
         let temporary = tempfile::tempdir().expect("a temporary folder");
@@ -39,7 +39,7 @@ impl Trainer {
         }
     }
 
-    /// The program that writes into `runs`.
+    /// The program, writing into `runs`.
     pub fn command(&self, runs: &str, options: &str) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -49,19 +49,19 @@ impl Trainer {
         command
     }
 
-    /// Has the program run, and gives what it prints.
+    /// Runs the program; returns its output.
     ///
     /// # Panics
-    /// It fails.
+    /// The program fails.
     #[track_caller]
     pub fn run(&self, runs: &str, options: &str) -> String {
         succeeds(&mut self.command(runs, options), TRAINING)
     }
 
-    /// Has the program fail with these messages.
+    /// Runs the program, which must fail with these messages.
     ///
     /// # Panics
-    /// As [`fails`].
+    /// As for [`fails`].
     #[track_caller]
     pub fn fails(&self, runs: &str, options: &str, messages: &[&str]) {
         fails(&mut self.command(runs, options), messages);
@@ -70,7 +70,7 @@ impl Trainer {
     /// Starts the program.
     ///
     /// # Panics
-    /// It does not start.
+    /// The program cannot be started.
     pub fn start(&self, runs: &str, options: &str) -> Running {
         Running::start(&mut self.command(runs, options))
     }
@@ -80,17 +80,17 @@ impl Trainer {
         self.folder.join(name)
     }
 
-    /// The path of the checkpoint that a message names.
+    /// The path of a checkpoint as shown in messages.
     pub fn shown(&self, path: &Path) -> String {
         let path = path.strip_prefix(&self.folder).expect("a path in it");
         path.display().to_string()
     }
 }
 
-/// Has `command` end with 1 and these messages.
+/// Runs `command`, which must exit with 1 and these messages.
 ///
 /// # Panics
-/// It does not.
+/// The exit status or the messages differ.
 #[track_caller]
 pub fn fails(command: &mut Command, messages: &[&str]) {
     let output = output(command, TRAINING);

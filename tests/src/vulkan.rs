@@ -1,16 +1,16 @@
-//! A GPU in software: Mesa's driver of Vulkan for machines that have none.
+//! A software GPU: Mesa's Vulkan driver for machines without a GPU.
 
 use std::{fs, process::Command};
 
 use crate::there_or_skipped;
 
-/// By which a program takes it for a GPU.
+/// The environment variable with which a program uses the driver as a GPU.
 pub const WANTED: (&str, &str) = ("CUBECL_WGPU_DEFAULT_DEVICE", "Cpu");
 
-/// Whether there is one; where not, says that a test is skipped.
+/// Whether the driver is installed; if not, prints that a test is skipped.
 ///
 /// # Panics
-/// There is none, and `KILN_REQUIRE_VULKAN` asks for it.
+/// The driver is missing, and `KILN_REQUIRE_VULKAN` is set.
 pub fn is_there() -> bool {
     let loader = Command::new("ldconfig").arg("-p").output();
     let has_loader = loader.is_ok_and(|libraries| {

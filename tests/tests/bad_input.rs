@@ -1,5 +1,5 @@
-//! Bad input ends a rendered program with an error that says what is wrong and where, before or
-//! without losing anything.
+//! Invalid input ends a rendered program with an error that states the problem and its place,
+//! before any data is lost.
 
 use std::{fs, io::Write, path::PathBuf, process::Command};
 
@@ -114,7 +114,7 @@ fn damaged_data_are_named(program: &Program) {
     );
 }
 
-/// 28 x 28 as MNIST is, gzipped; and more replicas than examples.
+/// Gzipped images of 28 x 28 pixels, like MNIST's; and more replicas than examples.
 fn data_of_other_sizes_train(program: &Program) {
     let folder = program.folder.join("mnist");
     data(&folder, 28);
@@ -171,7 +171,7 @@ fn divergence_names_step_replica_and_parameter(program: &Program) {
     );
 }
 
-/// A limit on the size of files stands for a disk that is full.
+/// A limit on the size of files simulates a full disk.
 fn a_full_disk_keeps_the_checkpoint_before(program: &Program) {
     let folder = ["--output-dir", "runs/full"];
     program.runs(&[&["train", "--epochs", "1"], &folder[..]].concat());

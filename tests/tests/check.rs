@@ -1,9 +1,10 @@
-//! `kiln check` on rendered projects: one that is right passes, also with another task in it, and
-//! what is wrong is named. Projects that train nothing are in the generator's own tests.
+//! `kiln check` on rendered projects: a correct project passes, including one with another task,
+//! and problems are reported. Tests with fake programs are in the generator's crate.
 
 use std::process::Command;
 
 use kiln_tests::{
+    filled_in::own_training_state,
     rendered::Project,
     running::{self, BUILD},
 };
@@ -17,7 +18,7 @@ const CHECKS: [&str; 5] = [
     "resume",
 ];
 
-/// Whether all passed, by the exit status, and the report.
+/// Whether all checks passed, from the exit status, and the report.
 fn check(project: &Project) -> (bool, Value) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kiln_command"));
     command
@@ -31,7 +32,7 @@ fn check(project: &Project) -> (bool, Value) {
     (output.status.success(), report)
 }
 
-/// What each check found wrong.
+/// The problem of each check.
 fn problems(report: &Value) -> Vec<(&str, Option<&str>)> {
     let checks = report["checks"].as_array().unwrap().iter();
     checks
@@ -53,7 +54,7 @@ fn a_rendered_project_passes() {
     assert!(!project.path().join("runs").exists());
 }
 
-/// With another model, other losses, callbacks and options.
+/// An example with other models, losses, callbacks and options.
 #[test]
 #[ignore = "long"]
 fn a_filled_in_project_passes() {
@@ -74,7 +75,7 @@ fn a_wrong_edit_fails_and_is_named() {
     let problems = problems(&report);
     let contract = problems[1].1.unwrap();
     assert!(contract.contains("TODO(loss.compute): "), "{contract}");
-    // It trains all the same, to something else.
+    // The project still trains, with wrong results.
     assert_eq!(problems[2..], CHECKS.map(|check| (check, None))[2..]);
 }
 
@@ -82,12 +83,13 @@ fn a_wrong_edit_fails_and_is_named() {
 #[ignore = "long"]
 fn an_optimizer_that_no_checkpoint_holds_is_noticed() {
     let project = Project::to_edit();
-    let listed = "vec![(\"optimizer\", &mut self.optimizer)]";
-    project.edit("model.rs", listed, "Vec::new()");
+    let update = "let gradients = gradients.take(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);";
+    own_training_state(&project, "", update, "Vec::new()");
     let (passed, report) = check(&project);
     assert!(!passed, "{report:#}");
     let problems = problems(&report);
     assert_eq!(problems[2..4], CHECKS.map(|check| (check, None))[2..4]);
     let resume = problems[4].1.unwrap();
-    assert!(resume.contains(" after a resume, and "), "{resume}");
+    assert!(resume.contains(" after a resume but "), "{resume}");
 }

@@ -1,4 +1,4 @@
-//! Checkpoints survive kills, damage and changes of the replicas, and equal runs give equal bits.
+//! Checkpoints survive kills, damage and changes of the number of replicas, and equal runs are bit-identical.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use kiln_tests::{
 };
 use serde_json::Value;
 
-/// How often the process is killed.
+/// The number of kills.
 const KILLS: u32 = 200;
 
 fn command(program: &Path, runs: &Path, options: &[&str]) -> Command {
@@ -29,7 +29,7 @@ fn command(program: &Path, runs: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// Runs the program and gives what it printed.
+/// Runs the program; returns its output.
 #[track_caller]
 fn run(program: &Path, runs: &Path, options: &[&str]) -> String {
     succeeds(&mut command(program, runs, options), TRAINING)
@@ -61,7 +61,7 @@ fn checkpoints_survive_whatever_happens() {
     wrong_checkpoints_are_refused(&program, &folder("wrong"));
 }
 
-/// Each start loads the latest checkpoint that has its name, and that one is whole.
+/// Each start loads the latest checkpoint, which must be complete.
 fn kills_lose_nothing(program: &Path, runs: &Path) {
     let options = [
         "train",
@@ -107,7 +107,7 @@ fn kills_lose_nothing(program: &Path, runs: &Path) {
     println!("{KILLS} kills, {steps} steps");
 }
 
-/// A damaged checkpoint is named with the reason, and the one before it is used.
+/// A damaged checkpoint is reported with the reason, and the previous one is loaded.
 fn damage_is_refused(program: &Path, runs: &Path) {
     run(program, runs, &["train", "--epochs", "2"]);
     let all = checkpoints(runs);
@@ -196,7 +196,7 @@ fn replicas_may_change(program: &Path, runs: &Path) {
             &stage,
             &[&options[..], &["--resume", "--replicas", replicas]].concat(),
         );
-        // The first checkpoint of the second epoch that has used a quarter more of it.
+        // The first checkpoint in the second epoch after at least a quarter of it.
         let later = checkpoints(&stage).into_values().find(|checkpoint| {
             let manifest = manifest(checkpoint);
             manifest["epoch"] == 2 && manifest["examples"].as_u64().unwrap() > place * 1_350 / 4
@@ -218,7 +218,7 @@ fn the_last_and_the_best_are_kept(program: &Path, runs: &Path) {
     let accuracy = |path: &Path| manifest(path)["validation"]["accuracy"].as_f64().unwrap();
     let all = checkpoints(&all);
     assert_eq!(all.len(), 12);
-    // The first of those that are equal.
+    // The first of several equal values.
     let mut best = (0.0, (0, 0));
     for (place, path) in &all {
         if accuracy(path) > best.0 {
@@ -283,15 +283,15 @@ fn wrong_checkpoints_are_refused(program: &Path, runs: &Path) {
     );
 }
 
-/// Batch normalisation, dropout of the engine and of Burn, and augmentation: random numbers and statistics
-/// that differ by replica.
+/// Adds batch normalisation, dropout of the engine and of Burn, and augmentation, which use random
+/// numbers and statistics of each replica.
 fn make_stochastic(project: &Project) {
     project.edit(
         "model.rs",
         "    conv1: Conv2d,",
-        "    norm: BatchNorm,\n    dropout: kiln_engine::distribute::Dropout,\n    of_burn: burn::nn::Dropout,\n    conv1: Conv2d,",
+        "    norm: BatchNorm,\n    dropout: kiln_engine::layers::Dropout,\n    of_burn: burn::nn::Dropout,\n    conv1: Conv2d,",
     );
-    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: kiln_engine::distribute::Dropout::new(0.3),\n            of_burn: burn::nn::DropoutConfig::new(0.2).init(),\n            conv1: conv([1, 32]),");
+    project.edit("model.rs", "            conv1: conv([1, 32]),", "            norm: BatchNormConfig::new(64).init(device),\n            dropout: kiln_engine::layers::Dropout::new(0.3),\n            of_burn: burn::nn::DropoutConfig::new(0.2).init(),\n            conv1: conv([1, 32]),");
     project.edit(
         "model.rs",
         "conv2d(&self.conv2, x)",
@@ -354,7 +354,7 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
         let statistics = fs::read(latest(&runs).unwrap().join("statistics.bin")).unwrap();
         let count: usize = replicas.parse().unwrap();
         let per_replica: Vec<&[u8]> = statistics.chunks(statistics.len() / count).collect();
-        // Those of the examples that it had, whoever updates the parameters.
+        // The statistics are those of the replica's examples, whichever replica updates the parameters.
         let differ = per_replica.windows(2).all(|pair| pair[0] != pair[1]);
         assert!(
             differ,
@@ -367,7 +367,8 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
                 "{replicas} replicas"
             );
         }
-        // Reading ahead changes nothing, and a resumed run draws what one that never stopped does.
+        // Prefetching changes nothing, and a resumed run draws the same random numbers as an
+        // uninterrupted one.
         let (state, runs) = trained(
             "saved",
             &[

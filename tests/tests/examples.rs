@@ -1,16 +1,16 @@
-//! Each worked example compiles without warnings, passes its contract tests and its own, and trains
-//! on one replica and on several.
+//! Each worked example compiles without warnings, passes its contract tests and its own tests, and
+//! trains on one and on several replicas.
 
 use std::ops::RangeInclusive;
 
 use kiln_tests::{log, rendered::Project, rounds::extremes};
 
-/// How an example is trained, and what comes of it.
+/// The training of an example, and its expected result.
 struct Training<'a> {
     example: &'a str,
     /// The options of each run.
     runs: &'a [&'a [&'a str]],
-    /// A metric of the test, where it must be, and by how much runs may differ in it.
+    /// A test metric, its range, and its maximum difference between runs.
     metric: &'a str,
     range: RangeInclusive<f64>,
     spread: f64,
@@ -35,7 +35,7 @@ impl Training<'_> {
         assert!(largest - smallest <= self.spread, "{values:?}");
     }
 
-    /// Trains and gives the metric of the test.
+    /// Trains; returns the test metric.
     fn run(&self, project: &Project, options: &[&str]) -> f64 {
         let run = ["run", "--", "--output-dir", "runs"];
         project.cargo(&[&run, options].concat());
@@ -94,7 +94,7 @@ fn callbacks() {
     .check();
 }
 
-/// A table of how often each byte comes reaches 26.9, and one of pairs of bytes 11.0.
+/// Baselines of the perplexity: 26.9 for byte frequencies, and 11.0 for frequencies of pairs of bytes.
 #[test]
 #[ignore = "long"]
 fn language_model() {
@@ -112,7 +112,7 @@ fn language_model() {
     .check();
 }
 
-/// With the kernels for the CPU, which debug builds do without.
+/// Uses the CPU kernels, which debug builds lack.
 #[test]
 #[ignore = "long"]
 fn language_model_in_release() {
@@ -127,8 +127,9 @@ fn language_model_in_release() {
     ]);
 }
 
-/// The mean absolute error of images that were translated and back again; 0.59 after one update. Networks
-/// that play against each other multiply what differs in the last bits: by the seed it is 0.2 to 0.3.
+/// The mean absolute error of images translated there and back; 0.59 after one update. Adversarial
+/// training amplifies differences in the last bits: results are between 0.2 and 0.3, depending on
+/// the seed.
 #[test]
 #[ignore = "long"]
 fn cyclegan() {

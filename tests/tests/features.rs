@@ -1,5 +1,5 @@
-//! A template that uses everything that a template can, rendered through both routes; and what
-//! Kiln refuses where cargo-generate goes wrong in silence.
+//! A template that uses every feature, rendered by both tools; and mistakes that Kiln refuses and
+//! cargo-generate ignores.
 
 mod peer;
 
@@ -50,7 +50,7 @@ include = ["*.rs", "filters.txt", "/docs/**", "parts", "builtins.txt", "control.
 include = ["fancy-is-copied.txt"]
 "#;
 
-/// The files of both variants; those of the one that renders templated folders come on top.
+/// The files of both variants; the variant with templated folders has additional files.
 const FILES: &[(&str, &str)] = &[
     (
         "Cargo.toml.liquid",
@@ -213,7 +213,7 @@ fn small(rules: &str, files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// What Kiln says about a template, as `file:line:column: message`, with its folder left out.
+/// Kiln's error for a template, as `file:line:column: message`, without its folder.
 fn refusal(source: &TempDir) -> String {
     let render_default = || -> Result<()> {
         let template = Template::from_folder(source.path())?;
@@ -230,7 +230,7 @@ fn refusal(source: &TempDir) -> String {
     format!("{}{error}", place.unwrap_or_default()).replace(&root, "")
 }
 
-/// Wrong Liquid, with what Kiln says; cargo-generate passes over the first ones without a word.
+/// Invalid Liquid and Kiln's errors; cargo-generate ignores the first mistakes.
 #[test]
 fn wrong_liquid() {
     let cases = [
@@ -283,7 +283,7 @@ fn wrong_liquid() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Wrong rules and options, with what Kiln says.
+/// Invalid rules and options, and Kiln's errors.
 #[test]
 fn wrong_configurations() {
     let cases = [
@@ -301,15 +301,15 @@ fn wrong_configurations() {
         ),
         (
             "ignore = [\"../f.txt\"]",
-            "cargo-generate.toml:3:11: `ignore` reaches out of the template: `../f.txt`",
+            "cargo-generate.toml:3:11: `ignore` refers to a path outside the template: `../f.txt`",
         ),
         (
             "ignore = [\"/etc\"]",
-            "cargo-generate.toml:3:11: `ignore` reaches out of the template: `/etc`",
+            "cargo-generate.toml:3:11: `ignore` refers to a path outside the template: `/etc`",
         ),
         (
             "exclude = [\"a{b\"]",
-            "cargo-generate.toml:3:12: `a{b` is not a pattern: error parsing glob 'a{b': unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)",
+            "cargo-generate.toml:3:12: `a{b` is not a valid pattern: error parsing glob 'a{b': unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)",
         ),
         (
             "excludes = []",
@@ -317,11 +317,11 @@ fn wrong_configurations() {
         ),
         (
             "sub_templates = []",
-            "cargo-generate.toml:3:1: Kiln takes one template, not several",
+            "cargo-generate.toml:3:1: Kiln does not support sub-templates",
         ),
         (
             "init = true",
-            "cargo-generate.toml:3:1: Kiln always makes a new folder",
+            "cargo-generate.toml:3:1: Kiln always creates a new folder",
         ),
         (
             "[hooks]\npre = [\"x.rhai\"]",
@@ -329,19 +329,19 @@ fn wrong_configurations() {
         ),
         (
             "[conditional.'style == ']\nignore = []",
-            "cargo-generate.toml:3:23: the condition `style == ` is wrong",
+            "cargo-generate.toml:3:23: the condition `style == ` is invalid",
         ),
         (
             "[conditional.'stile == \"x\"']\nignore = []",
-            "cargo-generate.toml:3:15: the condition `stile == \"x\"` is wrong",
+            "cargo-generate.toml:3:15: the condition `stile == \"x\"` is invalid",
         ),
         (
             "[conditional.'style']\nignore = []",
-            "cargo-generate.toml:3:15: the condition `style` is wrong",
+            "cargo-generate.toml:3:15: the condition `style` is invalid",
         ),
         (
             "[conditional.'true'.placeholders.x]\nprompt = \"?\"",
-            "cargo-generate.toml:3:21: Kiln asks every option, always",
+            "cargo-generate.toml:3:21: Kiln does not support conditional options",
         ),
         (
             "include = 3",
@@ -369,14 +369,16 @@ fn wrong_files() {
     let two = small("", &[("{{style}}.txt", "a"), ("plain.txt", "b")]);
     assert_eq!(
         refusal(&two),
-        "`plain.txt` and `{{style}}.txt` come out at the same path"
+        "`plain.txt` and `{{style}}.txt` render to the same path"
     );
 
     let empty = small("", &[("{{text | remove: 't'}}/f.txt", "a")]);
     let part = "{{text | remove: 't'}}";
     assert_eq!(
         refusal(&empty),
-        format!("{part}/f.txt:1:1: the part `{part}` of the path `{part}/f.txt` comes out empty")
+        format!(
+            "{part}/f.txt:1:1: the part `{part}` of the path `{part}/f.txt` renders to an empty name"
+        )
     );
 
     let binary = small("", &[]);
@@ -390,18 +392,18 @@ fn wrong_files() {
     put(formatted.path(), "cargo-generate.toml", b"[template]\n");
     assert_eq!(
         refusal(&formatted),
-        "`cargo-generate.toml` leaves formatting to cargo-generate"
+        "`cargo-generate.toml` requests formatting of the generated files"
     );
 
     let none = tempfile::tempdir().unwrap();
     let root = none.path().display().to_string();
     assert_eq!(
         refusal(&none),
-        format!("`{root}` holds no `cargo-generate.toml`")
+        format!("`{root}` has no `cargo-generate.toml`")
     );
 }
 
-/// Where cargo-generate fails too, Kiln must not make something of its own.
+/// If cargo-generate fails, Kiln must fail too.
 #[test]
 fn a_templated_folder_that_is_not_rendered() {
     let source = small(

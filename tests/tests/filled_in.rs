@@ -1,21 +1,22 @@
-//! The TODO sites are enough to make another task of a rendered crate, and its contract tests hold
-//! for that task, too.
+//! The TODO sites suffice to fill a rendered crate in for another task, and its contract tests hold
+//! for that task too.
 
 use std::{fs, path::Path, process::Command};
 
 use kiln::project::todo;
 use kiln_tests::{
-    filled_in, log,
+    filled_in::{self, FIRST_OPTIMIZER, own_training_state},
+    log,
     rendered::{Project, replace_in, text},
     repository,
     running::{self, TRAINING},
     runs::log_without_seconds,
 };
 
-/// The mean absolute error that a trained model must reach on a target with a deviation of about 2.
+/// The maximum mean absolute error on the test data, whose target has a standard deviation of about 2.
 const ERROR: f64 = 0.15;
 
-/// Rows of four numbers between -1 and 1, and a target that follows from them.
+/// Rows of four numbers between -1 and 1, and a target computed from them.
 fn table(rows: usize) -> String {
     let mut state = 1_u32;
     let mut draw = || {
@@ -31,7 +32,7 @@ fn table(rows: usize) -> String {
     table
 }
 
-/// The source without its markers, as who is done with a site leaves it.
+/// The source without its markers, as after all edits.
 fn without_markers(source: &str) -> String {
     let mut in_marker = false;
     let kept = source.lines().filter(|line| {
@@ -42,7 +43,7 @@ fn without_markers(source: &str) -> String {
     kept.fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Replaces the sources in which a task shows. The others keep what they do, without their markers.
+/// Replaces the sources that depend on the task. The others keep their defaults, without their markers.
 fn replace_sources(project: &Project, sources: &Path, dependencies: &str) {
     let sites = fs::read_to_string(project.path().join("todos.toml")).unwrap();
     let sites: toml::Table = sites.parse().unwrap();
@@ -68,7 +69,7 @@ fn fill_in(project: &Project) {
     fs::write(project.path().join("data/table.csv"), table(1_000)).unwrap();
 }
 
-/// `kiln add` merges into what its user wrote.
+/// `kiln add` merges into edited files.
 #[test]
 #[ignore = "long"]
 fn options_are_added_to_another_task() {
@@ -160,26 +161,26 @@ fn another_task_needs_no_other_edits() {
     );
 }
 
-/// A wrong edit: the site, its file, and what is replaced there by what.
+/// A wrong edit: the site, its file, the text to replace, and the replacement.
 type WrongEdit = (&'static str, &'static str, &'static str, &'static str);
 
-/// A task that a fixture fills the template in for.
+/// A task of a fixture.
 struct Task {
     /// The folder of the fixture.
     name: &'static str,
     make_data: fn(&Path),
-    /// Those of a training.
+    /// The options of a training.
     options: [&'static str; 4],
-    /// How many the test has.
+    /// The number of test examples.
     examples: usize,
-    /// What metrics of the test must reach.
+    /// The minimum values of test metrics.
     least: &'static [(&'static str, f64)],
-    /// What one of the contract tests of the file must find.
+    /// Wrong edits, which a contract test of the site's file must detect.
     wrong_edits: &'static [WrongEdit],
 }
 
 impl Task {
-    /// Fills in a project, and checks all but its training.
+    /// Fills in a project, and checks everything except its training.
     fn project(&self) -> Project {
         let project = Project::to_edit();
         let fixture = repository().join("tests/fixtures").join(self.name);
@@ -210,7 +211,7 @@ impl Task {
         }
     }
 
-    /// Trains on one replica, and twice on two, where it must repeat bit for bit.
+    /// Trains on one replica, and twice on two, which must be bit-identical.
     fn trains(&self, project: &Project) {
         for (runs, replicas) in [("one", "1"), ("two", "2"), ("again", "2")] {
             let run = ["run", "--release", "--", "--output-dir", runs];
@@ -229,7 +230,7 @@ impl Task {
         assert_eq!(logs[0], logs[1], "a training does not repeat");
     }
 
-    /// What the trained model predicts for the examples of a file: the fields of each.
+    /// The trained model's predictions for the examples of a file, as fields.
     fn predictions(&self, project: &Project, file: &str) -> Vec<Vec<String>> {
         let infer = [
             "run",
@@ -248,7 +249,7 @@ impl Task {
     }
 }
 
-/// Batch normalisation, a class for each pixel, and images that are flipped with their masks.
+/// Batch normalisation, a class for each pixel, and images flipped with their masks.
 #[test]
 #[ignore = "long"]
 fn a_unet_segments_images() {
@@ -289,7 +290,7 @@ fn a_unet_segments_images() {
     );
 }
 
-/// Batches that differ in length, a padding mask, and the dropout of Burn.
+/// Batches of varying length, a padding mask, and Burn's dropout.
 #[test]
 #[ignore = "long"]
 fn a_transformer_classifies_padded_sequences() {
@@ -318,7 +319,7 @@ fn a_transformer_classifies_padded_sequences() {
     assert_eq!(classes, ["0", "1", "2", "3"], "{predictions:?}");
 }
 
-/// The network of the template, and a second one with a loss and an optimizer of its own.
+/// Adds a second network, with its own loss and optimizer, to the template's.
 fn add_a_network(project: &Project) {
     let model = [
         ("pub struct Model {", "pub struct Network {"),
@@ -329,7 +330,7 @@ fn add_a_network(project: &Project) {
         ("model.finish(x.into()).into()", "model.network.finish(x.into()).into()"),
         ("        Model {\n            conv1", "        Network {\n            conv1"),
         (
-            "/// What is trained: a model",
+            "/// The training state: the model",
             "/// The network, and another that guesses how bright an image is from what it says.
 #[derive(Module, Debug)]
 pub struct Model {
@@ -350,23 +351,20 @@ impl Model {
     }
 }
 
-/// What is trained: a model",
+/// The training state: the model",
         ),
-        ("    pub optimizer: ScheduledOptimizer,", "    pub optimizer: ScheduledOptimizer,\n    pub second: ScheduledOptimizer,"),
-        (
-            "        let gradients = gradients.take(&self.model);
-        self.model = self.optimizer.update(self.model, gradients);",
-            "        let network = gradients.take(&self.model.network);
-        let brightness = gradients.take(&self.model.brightness);
-        self.model.network = self.optimizer.update(self.model.network, network);
-        self.model.brightness = self.second.update(self.model.brightness, brightness);",
-        ),
-        ("    Ok(Trainable { model, optimizer })", "    let second = ScheduledOptimizer::new(kiln_engine::nadam::NadamConfig::new().init(), 0.01);
+        ("    Ok(Trainable { model, optimizer })", "    let second = ScheduledOptimizer::new(kiln_engine::optim::NadamConfig::new().init(), 0.01);
     Ok(Trainable { model, optimizer, second })"),
     ];
     for (from, to) in model {
         project.edit("model.rs", from, to);
     }
+    let update = "let network = gradients.take(&self.model.network);
+        let brightness = gradients.take(&self.model.brightness);
+        self.model.network = self.optimizer.update(self.model.network, network);
+        self.model.brightness = self.second.update(self.model.brightness, brightness);";
+    let second = "pub second: ScheduledOptimizer,";
+    own_training_state(project, second, update, FIRST_OPTIMIZER);
     let step = [
         ("    let loss = train_loss(predictions, batch)?; // [1]", "    let brightness = batch.features.clone().flatten::<2>(1, 3).mean_dim(1); // [batch, 1]
     let guess = model.brightness.forward(predictions.clone().detach()); // [batch, 1]
@@ -398,7 +396,7 @@ fn two_networks_have_a_loss_and_an_optimizer_each() {
     );
     project.edit(
         "model.rs",
-        "vec![(\"optimizer\", &mut self.optimizer)]",
+        FIRST_OPTIMIZER,
         "vec![(\"optimizer\", &mut self.optimizer), (\"second\", &mut self.second)]",
     );
     project.cargo(&["test", "--test", "contract"]);

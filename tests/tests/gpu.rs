@@ -1,5 +1,5 @@
-//! A project for GPUs on one in software, which is a GPU to all but its driver: kernels are compiled
-//! for it, tensors stay in its memory, and replicas wait for what they read.
+//! A GPU project on a software GPU. Except for the driver, it behaves like a GPU: kernels are
+//! compiled for it, tensors are in its memory, and reads wait for it.
 
 use std::process::Command;
 
@@ -10,11 +10,11 @@ use kiln_tests::{
     vulkan,
 };
 
-/// How far weights may be from those of the CPU, which adds numbers up in another order.
+/// The tolerance for weights relative to those of the CPU, which adds in another order.
 const TOLERANCE: f64 = 1e-4;
 
-/// What makes kernels and hands them to the driver, and what of Burn is built once more with it: optimising
-/// these takes longer than the trainings here.
+/// Kernels and drivers, and the crates of Burn that are built once more with them: optimising these takes
+/// longer than the trainings here.
 const KERNELS: [&str; 21] = [
     "profile.dev.package.burn-autodiff.opt-level=0",
     "profile.dev.package.burn-core.opt-level=0",
@@ -49,7 +49,7 @@ fn a_project_trains_on_a_gpu() {
     let project = project.with_settings(&KERNELS);
     let gpu = [vulkan::WANTED];
     project.cargo_with(&["test", "--workspace", "--lib"], &gpu);
-    // The contracts of training: replicas that share a GPU train to what one trains to.
+    // The contract of training: replicas that share a GPU give the results of one.
     let contracts = ["strategy::", "train::"];
     let test = ["test", "--test", "contract", "--"];
     let printed = project.cargo_with(&[&test[..], &contracts].concat(), &gpu);
@@ -74,7 +74,7 @@ fn on_gpu(job: &Job, options: &[&str]) -> Command {
     command
 }
 
-/// It is slower than the CPU, which nobody should take for a GPU unawares.
+/// A software GPU is slower than the CPU, so it must not be used by default.
 fn a_gpu_in_software_is_used_where_it_is_asked_for(job: &Job) {
     let options = ["--devices", "1", "--epochs", "1"];
     fails(
@@ -90,7 +90,7 @@ fn a_gpu_in_software_is_used_where_it_is_asked_for(job: &Job) {
     fails(&mut on_gpu(job, &nccl), &["several CUDA GPUs"]);
 }
 
-/// From one checkpoint of the CPU, the same steps on both, with one replica and with two.
+/// From the same checkpoint of the CPU, both train the same steps, with one and with two replicas.
 fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
     let train = |command: &mut Command, replicas: usize, epochs: &str, runs: &str| {
         let (count, batch) = (replicas.to_string(), (48 / replicas).to_string());

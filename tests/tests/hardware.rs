@@ -1,4 +1,4 @@
-//! Each kind of hardware compiles where there is none of it, and the CPU without what is optional.
+//! Each hardware option compiles without the hardware, and the CPU compiles without optional features.
 
 use kiln_tests::rendered::{HARDWARE, Project};
 

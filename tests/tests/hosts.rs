@@ -1,5 +1,5 @@
-//! Several hosts: network namespaces that a switch joins, each with a name and an address of its
-//! own. MPI starts on all, one is cut off, and the job ends in time and goes on with the rest.
+//! Several hosts: network namespaces connected by a switch, each with a host name and an address.
+//! MPI starts on all, one is disconnected, and the job ends in time and resumes on the others.
 
 use std::{
     fs,
@@ -16,19 +16,19 @@ use kiln_tests::{
     running::Running,
 };
 
-/// For how long a worker may keep the others waiting, in seconds.
+/// The time in seconds that a worker may keep the others waiting.
 const TIMEOUT: u64 = 10;
 
-/// The hosts `a`, `b` and `c`, which are 10.99.0.1 to 3.
+/// The hosts `a`, `b` and `c`, with the addresses 10.99.0.1 to 3.
 struct Hosts {
     prefix: String,
     names: [&'static str; 3],
-    /// Runs a command on a host, as SSH would.
+    /// A script that runs a command on a host, as SSH would.
     shell: PathBuf,
 }
 
 impl Hosts {
-    /// Makes the hosts; or not, where namespaces are not allowed.
+    /// Creates the hosts; fails if namespaces are not permitted.
     fn new(folder: &Path) -> Result<Self, String> {
         let hosts = Hosts {
             prefix: format!("kiln{}", std::process::id()),
@@ -72,7 +72,7 @@ impl Hosts {
         .unwrap();
     }
 
-    /// The crate's launcher on the first host, with workers on the hosts of these numbers.
+    /// The crate's launcher on the first host, with workers on the hosts with these numbers.
     fn launch(&self, program: &Path, numbers: &[u32], options: &str) -> Command {
         let hosts: Vec<String> = numbers
             .iter()
@@ -114,7 +114,7 @@ fn ip(words: &str) -> Result<(), String> {
     }
 }
 
-/// Whether it was a good end, and what was printed.
+/// Whether the job succeeded, and its output.
 fn ending(job: Running) -> (bool, String) {
     let output = job.end(Duration::from_secs(120));
     (output.status.success(), text(&output))
@@ -156,7 +156,7 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
-    // The monitor ends a process that is inside MPI, and does not know the epoch.
+    // The monitor ends a process that is blocked in MPI, and does not know the epoch.
     let places = ["training stopped at epoch ", ": stopped at step "];
     assert!(
         places.iter().any(|place| printed.contains(place)),
@@ -172,7 +172,7 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
         "{printed}"
     );
 
-    // A host that does not answer is an error at the start.
+    // An unreachable host is an error at the start.
     let mut command = hosts.launch(&program, &[1, 3], &options);
     let (success, printed) = ending(Running::start(&mut command));
     assert!(!success, "{printed}");

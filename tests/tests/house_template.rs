@@ -1,5 +1,5 @@
-//! The example that is a template of its own: its tests pass, which compile and train what it renders;
-//! it has all that Kiln's template has; and cargo-generate renders it too.
+//! The example that is a template: its tests pass, which compile and train its projects; it has all
+//! files of Kiln's template; and cargo-generate renders it too.
 
 mod peer;
 
@@ -30,7 +30,7 @@ fn house() -> TempDir {
     folder
 }
 
-/// Uses this repository's Kiln, and its versions of everything else.
+/// Makes the example depend on this repository's Kiln and on the versions in its lock file.
 fn depend_on_this_kiln(house: &Path) {
     let manifest = house.join("Cargo.toml");
     let dependency = "kiln = { package = \"burn-kiln\", version = \"0.3.0\"";
@@ -40,7 +40,7 @@ fn depend_on_this_kiln(house: &Path) {
     fs::copy(repository().join("Cargo.lock"), house.join("Cargo.lock")).unwrap();
 }
 
-/// Its own tests render it, compile and train that, too: with the Burn of the other tests.
+/// The example's tests render, compile and train a project, with the Burn of the other tests.
 #[test]
 #[ignore = "long"]
 fn its_own_tests_pass_and_notice_a_change() {
@@ -71,13 +71,13 @@ fn its_own_tests_pass_and_notice_a_change() {
         "{printed}"
     );
 
-    // After the tests above, which build in the same folder.
+    // Runs after the example's tests, which build in the same folder.
     let unchanged = self::house();
     let project = Project::of_template(&unchanged.path().join("template"));
     project.is_clean("");
 }
 
-/// Both tools make the same of a team's template.
+/// Both tools render the same project from a team's template.
 #[test]
 fn cargo_generate_renders_it_too() {
     let house = house();
@@ -94,7 +94,7 @@ fn cargo_generate_renders_it_too() {
     );
 }
 
-/// Checks it for each value of each option, all of them different at once, and these texts.
+/// Checks each value of each option, all options different at once, and these texts.
 fn assert_parity(folder: &Path, texts: &[(&str, &str)]) {
     let template = Template::from_folder(folder).unwrap();
     template.check().unwrap();
@@ -113,7 +113,7 @@ fn assert_parity(folder: &Path, texts: &[(&str, &str)]) {
     assert_same(&peer, folder, &other);
 }
 
-/// Where the house has its own copy of a file, it must follow Kiln's.
+/// Files that the example copies from Kiln's template must follow their originals.
 #[test]
 fn it_has_all_options_and_sites_of_kiln() {
     let house = house();

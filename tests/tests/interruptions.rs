@@ -1,5 +1,5 @@
-//! A training that signals stop, at any moment and several at once, has saved what it did, says so by its
-//! exit status, and goes on to what one that was never stopped trains to.
+//! A training stopped by signals, at any moment and several at once, saves its progress, reports
+//! the stop by its exit status, and resumes to the results of an uninterrupted training.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use kiln_tests::{
     trainer::Trainer,
 };
 
-/// Trainings that are stopped at random moments.
+/// The number of trainings that are stopped at random moments.
 const TRAININGS: u32 = 200;
 
 #[test]
@@ -37,7 +37,7 @@ fn stopped_trainings_go_on_to_the_same_bits() {
     a_lost_reader_ends_no_training(&trainer);
 }
 
-/// Loading, training, saving, the validation, the test, the exit: wherever signals come.
+/// Signals arrive while the program loads, trains, saves, validates, tests or exits.
 fn random_moments(trainer: &Trainer) {
     let server = "parameter-server --replicas 1 --max-staleness 0";
     let kinds = [
@@ -71,11 +71,11 @@ fn random_moments(trainer: &Trainer) {
             }
             let (kind, time, whole) = &wholes[number as usize % wholes.len()];
             let (runs, mut random) = (format!("runs/stopped/{number}"), Random::new(number));
-            // The test's output has it where one of the trainings fails.
+            // Shown by the test runner if one of the trainings fails.
             println!("training {number}: {kind}");
             let whole = Whole {
                 runs: whole,
-                // Two run at a time.
+                // Two trainings run at a time.
                 time: *time * 3 / 2,
             };
             let command = |resume| command(kind, &runs, resume);
@@ -118,10 +118,10 @@ fn each_signal_has_its_exit_status(trainer: &Trainer) {
     }
 }
 
-/// Few steps, and a validation and a test of thousands of batches.
+/// Few steps, and validation and test with thousands of batches.
 const LONG: &str = "--replicas 1 --data-dir long --batch-size 1 --steps-per-epoch 10 --epochs 2";
 
-/// An epoch is saved before its validation, which the resumed training begins with.
+/// An epoch is saved before its validation, with which the resumed training starts.
 fn a_stop_in_the_validation_costs_no_epoch(trainer: &Trainer) {
     idx_data_of(&trainer.folder.join("long"), 8, [20_000, 10_000]);
     let places = |runs: &str| {
@@ -149,7 +149,7 @@ fn a_stop_in_the_validation_costs_no_epoch(trainer: &Trainer) {
         for epoch in [(10, 1), (20, 2)] {
             assert!(places.contains(&epoch), "{places:?}");
         }
-        // Superseded by the one after the validation, unless it was asked for.
+        // Replaced by the checkpoint after the validation, unless the run stopped there.
         assert_eq!(places.contains(&(20, 0)), in_between, "{places:?}");
         let [runs, whole] = [&runs, &whole].map(|runs| trainer.runs(runs));
         assert_eq!(latest_state(&runs), latest_state(&whole));
@@ -182,14 +182,14 @@ fn a_stop_in_the_test_leaves_no_result(trainer: &Trainer) {
         let lock = fs::read_to_string(runs.join("run.lock"));
         lock.is_ok_and(|lock| lock.contains(&holds))
     });
-    // Now it tests.
+    // The next run tests.
     sleep(Duration::from_millis(200));
     stopped(running);
     trainer.run("runs/test", &test);
     assert_eq!(tests(), 1);
 }
 
-/// A step of seconds, on large images.
+/// Steps take seconds, on large images.
 fn only_a_later_signal_stops_waiting_for_the_step(trainer: &Trainer) {
     idx_data_of(&trainer.folder.join("large"), 192, [60, 20]);
     let runs = trainer.runs("runs/large");
@@ -214,7 +214,7 @@ fn only_a_later_signal_stops_waiting_for_the_step(trainer: &Trainer) {
     assert!(checkpoints(&runs).is_empty());
 }
 
-/// The process is held while it writes a checkpoint, until a later signal has come.
+/// The process is paused while it writes a checkpoint, until another signal has arrived.
 fn a_save_that_began_ends(trainer: &Trainer) {
     let options = "--checkpoint-steps 1 --epochs 1000000 --batch-size 4 train";
     for attempt in 0..50 {
@@ -228,7 +228,7 @@ fn a_save_that_began_ends(trainer: &Trainer) {
         signal(Signal::STOP, running.id());
         sleep(Duration::from_millis(1100));
         let [in_save] = &unfinished(&runs)[..] else {
-            // The write had ended, or one checkpoint was being removed for another.
+            // The write had ended, or an old checkpoint was being removed.
             signal(Signal::CONT, running.id());
             running.end(TRAINING);
             continue;
@@ -267,7 +267,7 @@ fn is_as_never_stopped(trainer: &Trainer, runs: &str) {
     assert_eq!(log_without_seconds(&runs), log_without_seconds(&whole));
 }
 
-/// What is printed comes to a pipe without a reader, to a full disk, or to nobody.
+/// Output goes to a closed pipe, to a full disk, or to a closed descriptor.
 fn a_lost_reader_ends_no_training(trainer: &Trainer) {
     let outputs = [
         "{ PROGRAM; echo $? > status; } | head -n 3",

@@ -7,14 +7,13 @@ use std::{
 
 use kiln_tests::{rendered::Project, rounds::median, throughput::bytes_of};
 
-/// Resident memory of a process in MiB, without that of files, which the system takes away and gives back.
+/// Anonymous resident memory of a process in MiB; the system can reclaim file pages.
 fn resident(process: u32) -> f64 {
     bytes_of(process, "RssAnon").unwrap() as f64 / 1_048_576.0
 }
 
-/// The median of the slopes between all pairs of values, which few values out of line do not move.
-///
-/// Source: the estimator of Theil (1950) and Sen (1968).
+/// The median of the slopes between all pairs of values, which is robust against outliers: the
+/// estimator of Theil (1950) and Sen (1968).
 fn slope(values: &[f64]) -> f64 {
     let later = |from: usize| from + 1..values.len();
     let between =
@@ -36,8 +35,8 @@ fn a_leak_is_seen_through_noise() {
     assert_eq!(slope(&[0.0, 0.5, 1.0, 1.5, 50.0]), 0.5);
 }
 
-/// 20,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms: of fewer epochs,
-/// what an allocator keeps for a while looks like a leak now and then.
+/// 20,000 steps in epochs of 1,000, each with a validation, a checkpoint and histograms. In fewer
+/// epochs, temporary memory of the allocator can look like a leak.
 #[test]
 #[ignore = "long"]
 fn twenty_thousand_steps_need_no_more_memory_than_one_thousand() {
@@ -71,8 +70,8 @@ fn twenty_thousand_steps_need_no_more_memory_than_one_thousand() {
     child.wait().unwrap();
     println!("MiB after each thousand steps: {memory:.1?}");
     assert_eq!(memory.len(), 19);
-    // An allocator may take some more at any time, or give some back. A leak grows in every epoch: that
-    // of a batch a step by half a MiB.
+    // The allocator may grow or shrink at any time, but a leak grows in every epoch: a leaked batch
+    // per step is half a MiB.
     let growth = slope(&memory);
     assert!(growth < 0.25, "{growth} MiB an epoch: {memory:?}");
     let (early, late) = (memory[1], memory[18]);

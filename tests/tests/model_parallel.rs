@@ -1,4 +1,4 @@
-//! Models in stages train to what whole ones do, and a split that cannot be is refused.
+//! Models in stages train to the results of whole models, and an invalid split is refused.
 
 use kiln_tests::{
     job::{Job, assert_close},
@@ -6,7 +6,7 @@ use kiln_tests::{
     rendered::{Project, idx_data, text},
 };
 
-/// Examples of a global batch; 54 examples make a last batch of 6.
+/// The global batch size; 54 examples give a last batch of 6.
 const GLOBAL_BATCH: usize = 24;
 
 #[test]
@@ -34,8 +34,7 @@ fn stages_train_to_the_weights_of_the_whole_model() {
         (job.weights(runs), job.metrics(runs))
     };
     let one = train("one-device", 1, "1", "runs/one");
-    // One part, more parts than divide the batch, more than there are examples; more replicas than
-    // examples.
+    // One part; more parts than examples in a batch; more parts than examples; more replicas than examples.
     for (replicas, micro_batches) in [(1, "1"), (1, "5"), (2, "4"), (3, "100"), (8, "2")] {
         let runs = format!("runs/{replicas}-{micro_batches}");
         let (weights, metrics) = train("model-parallel", replicas, micro_batches, &runs);

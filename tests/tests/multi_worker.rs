@@ -1,5 +1,4 @@
-//! Several processes that MPI connects train to what one replica trains to, stop together, and end
-//! when one of them is lost.
+//! Several MPI processes train to the results of one replica, stop together, and end if one of them is lost.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use kiln_tests::{
     running::{TRAINING, succeeds},
 };
 
-/// Examples of a global batch; it divides by all numbers of replicas here.
+/// The global batch size, divisible by all numbers of replicas here.
 const GLOBAL_BATCH: usize = 24;
 
 #[test]
@@ -38,7 +37,7 @@ fn several_processes_are_one_job() {
     a_process_that_is_lost_ends_the_job(&job);
 }
 
-/// 54 examples in batches of 24, 24 and 6, which are fewer than 8 replicas.
+/// 54 examples in batches of 24, 24 and 6; the last is smaller than the number of replicas, 8.
 fn processes_train_to_the_weights_of_one_device(job: &Job) {
     let train = |replicas: usize, folder: &str| {
         let batch = (GLOBAL_BATCH / replicas).to_string();
@@ -75,7 +74,7 @@ fn processes_train_to_the_weights_of_one_device(job: &Job) {
             assert_eq!(job.manifest(&runs)["replicas"], processes * replicas);
         }
     }
-    // The same run again, bit for bit.
+    // A repeated run is bit-identical.
     let again = train(6, "runs/again");
     let again: Vec<&str> = again.iter().map(String::as_str).collect();
     job.runs(3, &[&["--replicas", "2"], &again[..]].concat());
@@ -85,7 +84,7 @@ fn processes_train_to_the_weights_of_one_device(job: &Job) {
     );
 }
 
-/// Only the chief needs the folder: the others get the checkpoint from it.
+/// Only the chief needs the folder: it sends the checkpoint to the others.
 fn another_number_of_processes_goes_on(job: &Job) {
     let options = [
         "--output-dir",
@@ -105,7 +104,7 @@ fn another_number_of_processes_goes_on(job: &Job) {
         1,
         "only the chief reports: {printed}"
     );
-    // 1,350 examples in batches of 16, and then of 24.
+    // 1,350 examples in batches of 16, and later of 24.
     assert_eq!(job.manifest("runs/resumed")["step"], 85 + 57);
     let tested = job.runs(
         2,
@@ -150,7 +149,7 @@ fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
             .contains("test  loss")
     );
 
-    // The launcher of the crate passes a signal on to all.
+    // The crate's launcher forwards a signal to all processes.
     let mut launch = job.alone();
     let options = [
         "launch",
@@ -187,7 +186,7 @@ fn a_callback_of_one_stops_all_after_the_same_step(job: &Job) {
     }
 }
 
-/// Signals come to the launcher, single or not, and it ends as a training in one process does.
+/// Signals go to the launcher, singly or in bursts; it ends like a training in one process.
 fn launched_trainings_are_stopped_at_random_moments(job: &Job) {
     let command = |runs: &str, resume: bool| {
         let options = "launch --workers 2 --replicas 1 --data-dir small --batch-size 2 --epochs 20";
@@ -206,7 +205,7 @@ fn launched_trainings_are_stopped_at_random_moments(job: &Job) {
     };
     let mut stopped = 0;
     for number in 0..10 {
-        // The test's output has it where one of the trainings fails.
+        // Shown by the test runner if one of the trainings fails.
         println!("launched training {number}");
         let runs = format!("runs/stopped-{number}");
         let (folder, mut random) = (job.folder.join(&runs), Random::new(number));
@@ -227,7 +226,7 @@ fn launched_trainings_are_stopped_at_random_moments(job: &Job) {
 
 fn what_does_not_fit_together_is_refused(job: &Job) {
     let program = job.programs.join("program");
-    // Two programs in one job, as a launcher with a file of hosts can start them.
+    // Two different programs in one job, as a launcher with a host file can start them.
     let mixed = |first: &[&str], second: &[&str]| {
         let all = [
             "--strategy",
@@ -272,7 +271,7 @@ fn what_does_not_fit_together_is_refused(job: &Job) {
             "neither train-images-idx3-ubyte nor",
         ],
     );
-    // MPI waits for the one that never calls it.
+    // MPI waits for the process that never initialises it.
     let mut silent = mpi::run(1);
     silent
         .arg(&program)
@@ -297,7 +296,7 @@ fn what_does_not_fit_together_is_refused(job: &Job) {
     other
         .args(["--strategy", "multi-worker-mirrored"])
         .env("PMI_SIZE", "4")
-        // Without mpirun, Open MPI starts a server of its own, which need not end with the program.
+        // Without mpirun, Open MPI starts its own server, which may outlive the program.
         .env("OMPI_MCA_ess_singleton_isolated", "1");
     job.fails(
         &mut other,
@@ -331,7 +330,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
             "; it was at step ",
         ],
     );
-    // The chief, which all others miss.
+    // The chief, on which all others wait.
     job.ends_after(
         "runs/chief",
         |workers| signal(Signal::KILL, workers[0]),
@@ -356,7 +355,7 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
     a_process_that_hangs_ends_the_job(job);
 }
 
-/// One process computes for ever, and answers the monitor all the while; the others cannot exit.
+/// One process computes for ever while its monitor responds; the others cannot exit.
 fn a_process_that_hangs_ends_the_job(job: &Job) {
     let mut command = mpi::run(3);
     command.arg(job.programs.join("hang"));
@@ -366,9 +365,9 @@ fn a_process_that_hangs_ends_the_job(job: &Job) {
         &mut command,
         &[
             "worker 1 of 3 (host ",
-            ") has not come to the sum of 4 numbers (collective ",
+            ") has not reached the sum of 4 numbers (collective ",
             ", step 7) for ",
-            "allow more with --timeout",
+            "increase --timeout",
         ],
     );
     assert!(started.elapsed() < Duration::from_secs(9));

@@ -1,5 +1,5 @@
-//! One run writes in an output folder: whoever else starts there is told of it, what earlier runs left is
-//! kept, and who may not write there can still test.
+//! Only one run writes to an output folder: others get an error, results of earlier runs are kept,
+//! and users without write access can still test.
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +27,13 @@ use kiln_tests::{
 };
 use serde_json::Value;
 
-/// How often several runs start at once, and in how many folders.
+/// The number of times that several runs start at once, and of folders.
 const STARTS: u32 = 200;
 const FOLDERS: u32 = 10;
 const SEEDS: [u32; 3] = [1, 2, 3];
 const MOST_EPOCHS: u32 = 6;
 
-/// Somebody who is not root.
+/// A user other than root.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -53,7 +53,7 @@ fn one_run_writes_in_an_output_folder() {
     what_diverged_is_not_saved(&trainer);
 }
 
-/// The trainings of all seeds, which never met another one.
+/// The trainings of all seeds, each run alone.
 struct References {
     parameters: BTreeMap<(u32, usize), Value>,
     logs: BTreeMap<u32, Vec<Value>>,
@@ -78,7 +78,7 @@ impl References {
         references
     }
 
-    /// Makes sure that a folder of checkpoints and its log are of one training; gives its seed.
+    /// Checks that the checkpoints and log of a folder belong to one training; returns its seed.
     #[track_caller]
     fn have(&self, folder: &Path, log: &Path) -> Option<u32> {
         let mut seed = None;
@@ -100,7 +100,7 @@ impl References {
     }
 }
 
-/// A training that takes little time.
+/// A short training.
 fn small(seed: u32, epochs: u32) -> String {
     let options = "--replicas 1 --batch-size 2 --data-dir small";
     format!("{options} --seed {seed} --epochs {epochs} train")
@@ -133,7 +133,7 @@ fn of_those_that_start_at_once_one_trains(trainer: &Trainer) {
         for (own, (resumes, output)) in ids.iter().zip(&ends) {
             let printed = text(output);
             let code = output.status.code();
-            // When the one before it had completed.
+            // If the previous training had completed.
             let late = *resumes && printed.contains("it was trained with --seed");
             match code {
                 Some(0) => trained += 1,
@@ -204,7 +204,7 @@ fn earlier_runs_are_kept_under_one_number(trainer: &Trainer) {
     let runs = trainer.runs("runs/again");
     trainer.run("runs/again", &small(1, 2));
     let [first, first_log] = [latest_state(&runs), log(&runs).into()];
-    // A number that one of the names has.
+    // A number that is part of an existing name.
     fs::write(runs.join("metrics.1.jsonl"), "mine").unwrap();
     let printed = trainer.run("runs/again", &small(2, 2));
     for (from, to) in [
@@ -228,7 +228,7 @@ fn earlier_runs_are_kept_under_one_number(trainer: &Trainer) {
     assert_eq!(latest_state(&runs)["seed"], 2);
 }
 
-/// Checkpoints on another disk, as clusters have them.
+/// Checkpoints on another disk, as on clusters.
 fn a_link_to_checkpoints_stays(trainer: &Trainer) {
     let [runs, disk] = ["runs/linked", "runs/disk"].map(|name| trainer.runs(name));
     let link = |runs: &Path| {
@@ -254,7 +254,7 @@ fn a_link_to_checkpoints_stays(trainer: &Trainer) {
     assert!(printed.contains("resumed from"), "{printed}");
     // Another folder with a link to the same checkpoints.
     link(&trainer.runs("runs/linked-too"));
-    // The epochs of the training before are not those that are waited for.
+    // The epochs of the previous training do not count.
     fs::remove_file(runs.join("metrics.jsonl")).unwrap();
     let running = trainer.start("runs/linked", ENDLESS);
     let running = wait_for_second_epoch(running, &runs);
@@ -271,7 +271,7 @@ fn nothing_to_resume_is_told(trainer: &Trainer) {
     assert!(printed.contains("resumed from") && !printed.contains("nothing to resume"));
 }
 
-/// Makes sure that runs leave all files of a folder as they are.
+/// Checks that runs leave all files of a folder unchanged.
 #[track_caller]
 fn assert_untouched(folder: &Path, run: impl FnOnce()) {
     let before = read_tree(folder).unwrap();
@@ -298,7 +298,7 @@ fn what_another_version_wrote_is_left_alone(trainer: &Trainer) {
         trainer.fails("runs/newer", &resume, &messages);
         trainer.fails("runs/newer", "test", &messages);
     });
-    // Without its hash it is damaged.
+    // The checkpoint without its hash is damaged.
     let other = text.replacen("\"version\": 1", "\"version\": 3", 1);
     fs::write(last.join("manifest.json"), other).unwrap();
     let printed = trainer.run("runs/newer", &resume);
@@ -316,7 +316,7 @@ fn what_cannot_be_read_is_no_damage(trainer: &Trainer) {
     let path = format!("cannot use the checkpoint {}", trainer.shown(&last));
     let resume = small(1, 3) + " --resume";
     fs::rename(&file, &aside).unwrap();
-    // What a disk with errors answers, too: reading fails, and another time it may not.
+    // The error of a failing disk: reading fails, but may succeed later.
     fs::create_dir(&file).unwrap();
     assert_untouched(&runs.join("checkpoints"), || {
         let messages = [&*path, "cannot read its model.bpk"];
@@ -328,7 +328,7 @@ fn what_cannot_be_read_is_no_damage(trainer: &Trainer) {
         return;
     };
     nobody.owns(&runs);
-    // As after a backup that root has brought back.
+    // As after a backup restored by root.
     chown(&file, Some(0), Some(0)).unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     assert_untouched(&runs.join("checkpoints"), || {
@@ -342,13 +342,13 @@ fn what_cannot_be_read_is_no_damage(trainer: &Trainer) {
     assert!(resumed.contains(&latest), "{resumed}");
 }
 
-/// The program, run by a user who may do little.
+/// The program, run by a user with few permissions.
 struct Nobody<'a> {
     trainer: &'a Trainer,
 }
 
 impl<'a> Nobody<'a> {
-    /// `None` where only the user of this test can be had.
+    /// `None` if the test cannot change its user.
     fn new(trainer: &'a Trainer) -> Option<Self> {
         let own = fs::metadata("/proc/self").unwrap().uid();
         let mut version = Command::new(&trainer.program);
@@ -366,7 +366,7 @@ impl<'a> Nobody<'a> {
         command
     }
 
-    /// Gives a folder and all that is in it to this user.
+    /// Changes the owner of a folder and its contents to this user.
     fn owns(&self, folder: &Path) {
         chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
         for path in read_tree(folder).unwrap().into_keys() {
@@ -398,7 +398,7 @@ fn what_diverged_is_not_saved(trainer: &Trainer) {
     let cases = [
         // The first update makes parameters infinite.
         ("1e39 --checkpoint-steps 1", "the parameter `", vec![]),
-        // They are finite, though too large to compute with: the next gradients are not.
+        // The parameters are finite but too large to compute with: the next gradients are not finite.
         (
             "1e30 --checkpoint-steps 1",
             "the gradient of `",

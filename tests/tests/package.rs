@@ -1,4 +1,4 @@
-//! The crate that is published holds the whole template and all examples, and builds alone.
+//! The published crate contains the whole template and all examples, and builds alone.
 
 use std::{fs, process::Command};
 

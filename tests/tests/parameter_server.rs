@@ -1,5 +1,4 @@
-//! Replicas that do not wait for each other: each example once an epoch, bounded staleness, and what
-//! one replica trains to.
+//! Asynchronous replicas: each example once per epoch, bounded staleness, and the results of one replica.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +9,7 @@ use kiln_tests::{
     running::TRAINING,
 };
 
-/// What the digits must reach with 4 replicas.
+/// The minimum accuracy on the digits with 4 replicas.
 const ACCURACY: f64 = 0.97;
 
 fn job(programs: PathBuf, folder: PathBuf) -> Job {
@@ -43,14 +42,14 @@ fn replicas_of_one_process_train_at_their_own_pace() {
         let options = ["--strategy", "parameter-server", "--replicas", "4"];
         let staleness = ["--max-staleness", staleness, "--output-dir", &runs];
         job.runs_alone(&[options, staleness].concat());
-        // As many updates as one device makes, each of one batch.
+        // As many updates as on one device, of one batch each.
         assert_eq!(job.manifest(&runs)["step"], 20 * 85);
         let accuracy = accuracy(&job, &runs);
         assert!(accuracy >= ACCURACY, "{runs}: {accuracy}");
     }
 }
 
-/// Bit for bit, also with several batches an update and checkpoints in between.
+/// Bit-identical, even with several batches per update and checkpoints in between.
 fn one_replica_without_staleness_is_one_device(job: &Job) {
     let train = |strategy: &[&str], runs: &str| {
         let options = ["--data-dir", "small", "--epochs", "3", "--batch-size", "5"];
@@ -91,7 +90,7 @@ fn each_batch_is_computed_once(job: &Job) {
         let accuracy = accuracy(job, &runs);
         assert!(accuracy >= ACCURACY, "{runs}: {accuracy}");
     }
-    // More replicas than the batches of an epoch, and two batches an update.
+    // More replicas than batches in an epoch, and two batches per update.
     let options = ["--data-dir", "small", "--batch-size", "16", "--epochs", "2"];
     let options = [&options[..], &["--accumulate", "2", "--replicas", "2"]].concat();
     job.runs(2, &[&options[..], &["--output-dir", "runs/few"]].concat());

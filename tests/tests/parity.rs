@@ -1,4 +1,4 @@
-//! `kiln new` and `cargo generate` make the same tree from the same answers.
+//! `kiln new` and `cargo generate` render the same files from the same answers.
 
 mod peer;
 
@@ -87,7 +87,7 @@ fn awkward_texts() {
     }
 }
 
-/// Without a subfolder named, cargo-generate takes the template of this repository, and no other one in it.
+/// Without a subfolder, cargo-generate selects the template of this repository, and not another one in it.
 #[test]
 fn the_repository_as_a_template() {
     let whole = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn the_repository_as_a_template() {
     );
 }
 
-/// What is embedded in the binary is the template's folder.
+/// The template embedded in the binary equals the template's folder.
 #[test]
 fn the_embedded_template() {
     let template = Template::embedded().unwrap();
@@ -128,8 +128,8 @@ fn the_embedded_template() {
     }
 }
 
-/// The environment and the user's configuration reach cargo-generate, so that the other tests need
-/// their clean environment; they do not reach Kiln.
+/// The environment and the user's configuration affect cargo-generate, so that the other tests need
+/// a clean environment; they do not affect Kiln.
 #[test]
 fn the_environment() {
     let template = Template::embedded().unwrap();
@@ -152,7 +152,7 @@ fn the_environment() {
         assert_eq!(!same, leaks, "{tool:?}");
     }
 
-    // With every answer given, both agree even so.
+    // With every answer given, both agree nevertheless.
     for combination in combinations(&template, NAME).iter().step_by(7) {
         assert_same(&configured, source.path(), &combination.answers);
     }

@@ -1,4 +1,4 @@
-//! A program that trains across Burn servers, each a process on the loopback network.
+//! Training on Burn servers, each a process on the loopback network.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,8 +11,8 @@ use kiln_tests::{
     rendered::{Project, idx_data},
 };
 
-/// What only the network needs, and what of Burn is built once more with it: optimising these takes
-/// longer than the trainings here.
+/// The network, and the crates of Burn that are built once more with it: optimising these takes longer
+/// than the trainings here.
 const NETWORK: [&str; 23] = [
     "profile.dev.package.axum.opt-level=0",
     "profile.dev.package.burn-autodiff.opt-level=0",
@@ -39,11 +39,11 @@ const NETWORK: [&str; 23] = [
     "profile.dev.package.tracing-subscriber.opt-level=0",
 ];
 
-/// A server, which ends with the test.
+/// A server, which is killed at the end of the test.
 struct Server {
     process: Child,
     address: String,
-    /// What it prints has somewhere to go as long as it runs.
+    /// Kept open so that the server can print.
     _printed: BufReader<ChildStdout>,
 }
 
@@ -90,7 +90,7 @@ fn a_program_trains_across_servers() {
     a_server_that_is_lost_ends_the_training(&job, servers);
 }
 
-/// 54 examples in batches of 24, 24 and 6, which are fewer than 8 replicas.
+/// 54 examples in batches of 24, 24 and 6; the last is smaller than the number of replicas, 8.
 fn servers_train_to_the_weights_of_one_device(job: &Job, hosts: [&str; 2]) {
     let train = |options: &[&str], batch_size: &str, runs: &str| {
         let data = ["--data-dir", "small", "--epochs", "3", "--output-dir", runs];
@@ -111,7 +111,7 @@ fn servers_train_to_the_weights_of_one_device(job: &Job, hosts: [&str; 2]) {
         assert_close(&weights, &one.0, &format!("weights of {what}"));
         assert_close(&metrics, &one.1, &format!("metrics of {what}"));
     }
-    // The stages of a model on a server each.
+    // One stage of a model per server.
     let options = ["--strategy", "model-parallel", "--hosts", &both];
     let (weights, metrics) = train(&options, "24", "runs/stages");
     assert_close(&weights, &one.0, "weights of stages on servers");
@@ -134,7 +134,7 @@ fn what_cannot_work_is_refused(job: &Job, hosts: [&str; 2]) {
     );
     job.fails(
         &mut remote(&["--hosts", "no such host"]),
-        &["--hosts names \"no such host\""],
+        &["--hosts: \"no such host\" is not HOST or HOST:PORT"],
     );
     let twice = [hosts[0], hosts[0]].join(",");
     job.fails(&mut remote(&["--hosts", &twice]), &["twice"]);
@@ -170,7 +170,7 @@ fn a_server_that_is_lost_ends_the_training(job: &Job, servers: [Server; 2]) {
     signal(Signal::KILL, lost);
     let messages = ["training stopped at epoch ", "replica 1 of 2 failed on "];
     ends_in_time(training, Instant::now(), &messages);
-    // What was saved goes on with the other server.
+    // The saved training resumes on the other server.
     let alone = ["--strategy", "remote", "--hosts", &servers[0].address];
     let options = ["--output-dir", "runs/killed", "--resume", "--epochs", "1"];
     job.runs_alone(&[&alone[..], &options, &["train"]].concat());

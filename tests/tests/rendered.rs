@@ -1,4 +1,4 @@
-//! What Kiln renders compiles without warnings, passes its own tests, and trains.
+//! Rendered projects compile without warnings, pass their tests, and train.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -8,7 +8,7 @@ use kiln_tests::{
     repository,
 };
 
-/// The test accuracy that one and two replicas must reach on the digits.
+/// The minimum test accuracy of one and two replicas on the digits.
 const ACCURACY: f64 = 0.97;
 
 #[test]
@@ -23,7 +23,7 @@ fn the_default_crate_passes_its_own_tests() {
     assert_eq!(listed, guards().iter().map(String::as_str).collect());
 }
 
-/// The features of the engine that have unit tests, as far as this machine can build them.
+/// The engine's features with unit tests that this machine can build.
 fn engine_features() -> String {
     format!("tensorboard,image-folder,download,{}", mpi::feature())
 }
@@ -38,7 +38,7 @@ fn the_engine_passes_its_own_tests() {
 #[test]
 #[ignore = "long"]
 fn the_engine_passes_its_tests_without_tensorboard() {
-    // Compiled quickly: nothing here computes.
+    // A fast build, as nothing here computes.
     let quick = &["profile.dev.package.kiln-engine.opt-level=0"];
     let project = Project::of_engine().with_settings(quick);
     project.cargo(&["test", "-p", "kiln-engine", "--lib", "report"]);
@@ -50,7 +50,7 @@ fn the_crates_are_clean() {
     let project = Project::default_answers();
     project.is_clean("");
     project.check(&["doc", "--no-deps"], "", &[]);
-    // One project at a time.
+    // Only one project at a time.
     drop(project);
     let project = Project::of_engine();
     project.cargo(&["fmt", "--all", "--check"]);
@@ -71,10 +71,10 @@ fn other_answers_are_clean() {
     ];
     let project = Project::with_answers(&answers);
     project.cargo(&["fmt", "--check"]);
-    // Without GPUs: with them and without TensorBoard, crates below Burn have other features than in all
-    // other checks.
+    // Without GPUs: with GPUs but without TensorBoard, dependencies of Burn have other features
+    // than in all other checks.
     project.cargo(&["clippy", "--all-targets", "--", "-D", "warnings"]);
-    // One project at a time.
+    // Only one project at a time.
     drop(project);
     if mpi::is_there() {
         let answers = [("strategy", "multi-worker-mirrored"), ("cluster", "slurm")];
@@ -101,7 +101,7 @@ fn the_readme_of_a_project_lists_its_sites() {
     assert!(front.contains(&format!("**{} TODO sites**", rows.len())));
 }
 
-/// The contract tests that `todos.toml` names.
+/// The contract tests listed in `todos.toml`.
 fn guards() -> BTreeSet<String> {
     let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
     let sites: toml::Table = sites.parse().unwrap();
@@ -153,7 +153,7 @@ fn several_replicas_train_as_one_does() {
     let train = |replicas: usize| {
         let runs = project.path().join("runs").join(replicas.to_string());
         let (count, batch_size) = (replicas.to_string(), (12 / replicas).to_string());
-        // 1350 examples make a short last batch of 6, which 4 replicas share unevenly.
+        // 1,350 examples give a last batch of 6, which 4 replicas share unevenly.
         project.cargo(&[
             "run",
             "--release",

@@ -1,5 +1,5 @@
-//! The script for Slurm, on a cluster of it: two nodes train to what one replica trains to, save when the
-//! time of a job is up, go on in its next turn, and end where one of them is lost.
+//! The Slurm script on a cluster: two nodes train to the results of one replica, save before the
+//! time limit of the job, resume in its next run, and end if one of them is lost.
 
 use std::{
     fs,
@@ -18,9 +18,9 @@ use kiln_tests::{
     slurm::{self, Cluster},
 };
 
-/// Examples of a global batch.
+/// The global batch size.
 const GLOBAL_BATCH: usize = 24;
-/// Of the job that is stopped: more than it comes to before the signal.
+/// Epochs of the job that is stopped: more than it completes before the signal.
 const EPOCHS: u64 = 300;
 const SCRIPT: &str = "launch/slurm.sh";
 
@@ -40,7 +40,7 @@ fn the_script_for_slurm_trains_on_its_nodes() {
         folder: project.path(),
         strategy: "multi-worker-mirrored",
     };
-    // Where a build of a user has the program.
+    // The path of the program in a user's build.
     let (launch, built) = (job.folder.join("launch"), job.folder.join("target/release"));
     fs::create_dir_all(&launch).unwrap();
     fs::create_dir_all(&built).unwrap();
@@ -53,8 +53,7 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     a_node_that_is_lost_ends_the_job(&job, &cluster);
 }
 
-/// Submits the script with what all trainings here have; gives the number of the job and the file with what
-/// it prints.
+/// Submits the script with the common options; returns the job id and the output file.
 fn submit(job: &Job, cluster: &Cluster, runs: &str, options: &[&str]) -> (String, PathBuf) {
     let batch = (GLOBAL_BATCH / 2).to_string();
     let common = [
@@ -98,8 +97,8 @@ fn nodes_train_to_the_weights_of_one_device(job: &Job, cluster: &Cluster) {
     assert_close(&nodes, &one, "weights of two nodes of Slurm");
 }
 
-/// What Slurm does two minutes before the end, for the signal that the script asks for. The job is submitted
-/// once, and goes back to the queue by itself.
+/// Sends the signal that Slurm sends two minutes before the time limit, as the script requests. The
+/// job is submitted once and requeues itself.
 fn a_job_saves_when_its_time_is_up_and_goes_on_in_its_next_turn(job: &Job, cluster: &Cluster) {
     let options = ["--epochs", &EPOCHS.to_string(), "train"];
     let (number, output) = submit(job, cluster, "runs/late", &options);
@@ -108,7 +107,7 @@ fn a_job_saves_when_its_time_is_up_and_goes_on_in_its_next_turn(job: &Job, clust
     let state = cluster.wait(&number);
     let printed = fs::read_to_string(output).unwrap();
     assert_eq!(state, "COMPLETED", "{printed}");
-    // Each turn adds to what the ones before it have printed.
+    // Each run of the job appends to the output.
     let (stopped, resumed) = printed.split_once("stopped ").expect("a stop");
     assert!(!stopped.contains("resumed from"), "{printed}");
     let step = resumed.split_once("after step ").unwrap().1;
@@ -131,7 +130,7 @@ fn a_node_that_is_lost_ends_the_job(job: &Job, cluster: &Cluster) {
     let options = ["--epochs", "100000", "--timeout", "8", "train"];
     let (number, output) = submit(job, cluster, "runs/lost", &options);
     second_epoch(job, "runs/lost");
-    // The program itself, and not the `srun` that names it.
+    // The program itself, not the `srun` with its name.
     let of_program = format!("^[^ ]*target/release/{NAME} .*runs/lost");
     let workers = Command::new("pgrep").args(["--full", &of_program]).output();
     let workers = String::from_utf8(workers.unwrap().stdout).unwrap();
@@ -147,7 +146,7 @@ fn a_node_that_is_lost_ends_the_job(job: &Job, cluster: &Cluster) {
     assert!(!job.manifest("runs/lost")["step"].is_null(), "{printed}");
 }
 
-/// Waits until the second epoch begins.
+/// Waits until the second epoch starts.
 fn second_epoch(job: &Job, runs: &str) {
     let runs = job.folder.join(runs);
     let start = Instant::now();

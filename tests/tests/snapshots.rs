@@ -1,11 +1,11 @@
-//! What every combination of options makes, in snapshots: the default tree in full, and of each
-//! other combination the difference from it.
+//! Snapshots of the projects of all combinations of options: the default project in full, and the
+//! differences of each other combination.
 
 use kiln::{assert_snapshot, snapshot::Project, template::Template};
 use kiln_tests::{Combination, NAME, combinations};
 
-/// The combinations with a snapshot, the default first: those that differ from it in up to two
-/// options, as more would say the same again. Parity with cargo-generate is tested for all.
+/// The combinations with a snapshot, defaults first: those that differ from the defaults in at most
+/// two options, as more would be redundant. Parity with cargo-generate is tested for all.
 fn with_snapshots(template: &Template) -> Vec<Combination> {
     let mut all = combinations(template, NAME);
     all.retain(|combination| combination.changes.len() <= 2);
@@ -34,7 +34,7 @@ fn every_combination() {
     );
 }
 
-/// No snapshot is left of a combination that is gone.
+/// No snapshot of a removed combination is left.
 #[test]
 fn no_other_snapshots() {
     let template = Template::embedded().unwrap();

@@ -1,7 +1,7 @@
-//! The event files of a rendered crate say to the real TensorBoard what was written.
+//! TensorBoard reads the written values from the event files of a rendered crate.
 //!
-//! It needs Python and, the first time, the network; without them the test says so and passes,
-//! unless `KILN_REQUIRE_PYTHON` is set.
+//! Requires Python and, the first time, the network. Without them, the test is skipped with a
+//! message, unless `KILN_REQUIRE_PYTHON` is set.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -13,7 +13,7 @@ use kiln_tests::{
 };
 use serde_json::{Value, json};
 
-/// The version whose reader is asked.
+/// The version of TensorBoard that reads the files.
 const TENSORBOARD: &str = "tensorboard==2.20.0";
 
 /// Buckets of a histogram.
@@ -62,7 +62,7 @@ fn write_events(project: &Project, folder: &Path) {
     project.cargo(&["run", "--example", "events", "--", folder]);
 }
 
-/// Steps 0 to 5 from before the kill, 6 and 7 from after it, and nothing of the lost 8 and 9.
+/// Steps 0 to 5 were written before the kill, 6 and 7 after it; the lost steps 8 and 9 are absent.
 fn check_scalars(scalars: &Value) {
     let kept = (0..6).map(|step| json!([step, 1.0_f32 / (step + 1) as f32]));
     let again = (6..8).map(|step| json!([step, -1.0]));

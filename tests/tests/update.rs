@@ -1,4 +1,4 @@
-//! A project of an earlier template updates to today's, compiles and trains.
+//! A project of an earlier template is updated to the current one, compiles and trains.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,7 +15,7 @@ use kiln_tests::{
     running::{self, TRAINING},
 };
 
-/// What today's template has, and the earlier one had in its place.
+/// Text of the current template, and the earlier text in its place.
 const CHANGED: [(&str, &str, &str); 4] = [
     (
         ".kiln.toml.liquid",
@@ -29,18 +29,18 @@ const CHANGED: [(&str, &str, &str); 4] = [
         "//! Validation.",
     ),
     (
-        "engine/src/report/curves.rs",
+        "engine/src/picture/curves.rs",
         "//! The metrics of a run as curves over epochs.",
         "//! Curves.",
     ),
 ];
 
-/// The earlier template had it, and today's does not.
+/// A file of the earlier template that the current one does not have.
 const GONE: &str = "engine/src/report/gone.rs";
-/// The earlier template had it not.
+/// A file of the current template that the earlier one does not have.
 const ADDED: &str = "engine/src/report/whole_file.rs";
 
-/// What the user has changed, in the engine too.
+/// Edits of the user, including one of the engine.
 const EDITS: [(&str, &str, &str); 3] = [
     (
         "src/model.rs",
@@ -49,7 +49,7 @@ const EDITS: [(&str, &str, &str); 3] = [
     ),
     ("src/main.rs", "fn main()", "/// Mine.\nfn main()"),
     (
-        "engine/src/report/curves.rs",
+        "engine/src/picture/curves.rs",
         "pub fn draw(",
         "#[inline(never)]\npub fn draw(",
     ),
@@ -60,7 +60,7 @@ const EDITS: [(&str, &str, &str); 3] = [
 fn an_earlier_project_updates_to_this_version() {
     let earlier = tempfile::tempdir().unwrap();
     make_earlier(earlier.path());
-    // Compiled quickly: nothing here is about speed.
+    // A fast build, as speed does not matter here.
     let quick = &["profile.dev.package.kiln-engine.opt-level=1"];
     let project = Project::with_own_engine(earlier.path()).with_settings(quick);
     for (file, from, to) in EDITS {
@@ -80,7 +80,7 @@ fn an_earlier_project_updates_to_this_version() {
     project.cargo(&["run", "--", "--epochs", "1", "--steps-per-epoch", "4"]);
 }
 
-/// Makes a template as it was before what changed since.
+/// Writes the earlier template, without the changes since.
 fn make_earlier(folder: &Path) {
     checkout(folder).unwrap();
     for (file, today, then) in CHANGED {
@@ -90,7 +90,7 @@ fn make_earlier(folder: &Path) {
     fs::remove_file(folder.join(ADDED)).unwrap();
 }
 
-/// Every file is that of this version, but those that the user edited, which hold the edits too.
+/// Checks that every file is that of the current version, and that edited files contain the edits too.
 fn is_of_this_version(project: &Project) {
     let template = Template::from_folder(&repository().join("template")).unwrap();
     let answers = Answers::defaults(&template, Name::parse(NAME).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! A wrong edit at a TODO site fails one of the contract tests that guard it, which names the site.
+//! A wrong edit at a TODO site fails one of the site's contract tests, whose message names the site.
 
 use std::{collections::BTreeSet, fs};
 
@@ -7,7 +7,7 @@ use kiln_tests::{
     repository,
 };
 
-/// The site, its file, and what is replaced there by what.
+/// The site, its file, the text to replace, and the replacement.
 const EDITS: [(&str, &str, &str, &str); 23] = [
     (
         "strategy.devices",
@@ -90,8 +90,10 @@ const EDITS: [(&str, &str, &str, &str); 23] = [
     (
         "dataset.source",
         "dataset.rs",
-        "label: self.labels.values()[index],",
-        "label: (std::time::Instant::now().elapsed().as_nanos() % 10) as u8,",
+        "CLASSES, Example::new);",
+        "CLASSES, |pixels, size, _| {
+             Example::new(pixels, size, (std::time::Instant::now().elapsed().as_nanos() % 10) as u8)
+         });",
     ),
     (
         "dataset.split",
@@ -103,7 +105,7 @@ const EDITS: [(&str, &str, &str, &str); 23] = [
         "train.step",
         "train.rs",
         "let loss = train_loss(predictions, batch)?;",
-        "let rank = kiln_engine::distribute::replica_context()?.rank();\n    let loss = train_loss(predictions, batch)? * (1.0 + rank as f64);",
+        "let rank = kiln_engine::replica::replica_context()?.rank();\n    let loss = train_loss(predictions, batch)? * (1.0 + rank as f64);",
     ),
     (
         "train.gradients",
@@ -158,7 +160,7 @@ fn sites() -> Vec<toml::Value> {
     }
 }
 
-/// The contract tests that guard a site.
+/// The contract tests of a site.
 fn guards(id: &str) -> Vec<String> {
     let sites = sites();
     let site = sites.iter().find(|site| site["id"].as_str() == Some(id));

@@ -1,14 +1,14 @@
 //! Where the training loop meets the callbacks of `src/train_callbacks.rs`.
 
 use anyhow::Result;
-use kiln_engine::{distribute::Callbacks, report::Report};
+use kiln_engine::{report::Report, training::Callbacks};
 
 use crate::{
     cli::Args, dataset::Batch, digits::CALLBACKS, model::Predictions,
     train_callbacks::TrainCallbacks,
 };
 
-/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+/// Creates the callbacks, which run on the main thread after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
     schedule(&CALLBACKS)
 }
@@ -39,7 +39,7 @@ pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Pr
 
 /// Whether a parameter, such as `conv1.weight`, is updated at update number `step`, from 1.
 ///
-/// Freezing by the step alone is right after a resume, too.
+/// A rule by step alone also holds after a resume.
 pub fn is_trainable(parameter: &str, step: usize) -> bool {
     CALLBACKS.trainable_vars(parameter, step)
 }

@@ -1,10 +1,12 @@
-//! The command line: the options of this task, with those of the engine among them.
+//! The command-line options of this task and the engine.
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use kiln_engine::{
-    options::{EXIT_STATUS, Infer, Launch, Options, Serve, Test, positive},
-    schedule::Schedule,
+    optim::Schedule,
+    options::{EXIT_STATUS, Options, positive},
 };
+
+pub use kiln_engine::options::Command;
 
 use crate::{strategy::DEFAULT_STRATEGY, train_callbacks::MAX_TO_KEEP};
 
@@ -17,6 +19,8 @@ use crate::{strategy::DEFAULT_STRATEGY, train_callbacks::MAX_TO_KEEP};
 #[command(mut_arg("epochs", |epochs| epochs.default_value("20")))]
 #[command(mut_arg("batch_size", |batch_size| batch_size.default_value("16")))]
 #[command(mut_arg("keep", |keep| keep.default_value(MAX_TO_KEEP)))]
+#[command(mut_subcommand("test", |test| test.visible_alias("evaluate")))]
+#[command(mut_subcommand("infer", |infer| infer.visible_alias("inference")))]
 #[command(mut_arg("strategy", |strategy| strategy.default_value(DEFAULT_STRATEGY)))]
 pub struct Args {
     #[command(subcommand)]
@@ -25,31 +29,15 @@ pub struct Args {
     #[command(flatten)]
     pub options: Options,
 
-    /// Step size of the optimizer.
+    /// Learning rate of the optimizer.
     #[arg(long, global = true, default_value_t = 1e-2, value_parser = positive)]
     pub learning_rate: f64,
 
-    /// Course of the learning rate after the warm-up.
+    /// Learning-rate schedule after the warm-up.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub schedule: Schedule,
 
-    /// Updates in which the learning rate rises from 0, at most half of the training.
+    /// Updates of the linear learning-rate warm-up, at most half of the training.
     #[arg(long, global = true, value_name = "UPDATES", default_value_t = 0)]
     pub warm_up: usize,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum Command {
-    /// Train, and save checkpoints in the output folder.
-    Train,
-    /// Test a checkpoint.
-    #[command(visible_alias = "evaluate")]
-    Test(Test),
-    /// Predict with a checkpoint, on one device.
-    #[command(visible_alias = "inference")]
-    Infer(Infer),
-    /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
-    Launch(Launch),
-    /// Serve the devices of this machine to programs that train with `--strategy remote`.
-    Serve(Serve),
 }

@@ -1,6 +1,6 @@
 //! Step 4: the datasets.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use burn::{
@@ -8,19 +8,14 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use kiln_engine::{
-    data::{
-        BatchOptions, Collate, Dataset, Datasets, DistributedDataset, Idx, Remainder, Subset,
-        read_idx,
-    },
-    options::Options,
-    report::picture::{Channels, Picture, Sample},
+    data::{Collate, Dataset, Datasets, Subset},
+    picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-use sha2::{Digest, Sha256};
 
-use crate::{cli::Args, digits::CALLBACKS, globals, train_callbacks::TrainCallbacks};
+use crate::{cli::Args, digits::CALLBACKS, train_callbacks::TrainCallbacks};
 
-/// Examples in any order, shared by the replicas.
+/// A dataset of examples, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// Creates the datasets and distributes them over the replicas of the strategy.
@@ -31,32 +26,7 @@ pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     let (train_and_validation, test) = read_examples(args)?;
     let (train, validation) = split(train_and_validation)?;
     let train = CALLBACKS.make_batches(train, args.options.seed)?;
-    let splits = [Arc::clone(&train), validation, test];
-    let mut datasets = Datasets::distribute(&args.options, splits, augment)?;
-    if train.differs_by_pass() {
-        datasets.train = in_own_order(&args.options, train)?;
-    }
-    Ok(datasets)
-}
-
-/// Batches training examples that were chosen for each pass, and stay in their order.
-fn in_own_order(options: &Options, train: Examples) -> Result<DistributedDataset<Example>> {
-    let remainder = match options.steps_per_epoch {
-        Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
-        None if options.drop_remainder => Remainder::Drop,
-        None => Remainder::Keep,
-    };
-    let options = BatchOptions {
-        global_batch_size: globals::global_batch_size()?,
-        seed: options.seed,
-        shuffle: false,
-        remainder,
-        accumulate: options.accumulate,
-        prefetch: options.prefetch,
-        training: true,
-        augment: Some(Arc::new(augment)),
-    };
-    globals::strategy()?.distribute_dataset(train, options)
+    Datasets::distribute(&args.options, [train, validation, test], augment)
 }
 
 /// An image with its label.
@@ -70,10 +40,21 @@ pub struct Example {
     pub label: u8,
 }
 
-/// Kinds of images, labelled from 0.
+impl Example {
+    pub fn new(pixels: &[u8], [height, width]: [usize; 2], label: u8) -> Self {
+        Example {
+            pixels: pixels.to_vec(),
+            height,
+            width,
+            label,
+        }
+    }
+}
+
+/// Number of classes, labelled from 0.
 pub const CLASSES: usize = 10;
 
-/// The tensors of a replica's share of a batch.
+/// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, height, width]`, 0 to 1.
@@ -109,26 +90,25 @@ impl Collate for Batch {
     }
 }
 
-/// Changes a training example at random, anew in every epoch.
+/// Augments a training example at random, anew in every epoch.
 pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     Ok(example)
 }
 
-/// An example as a picture with a caption, for the sheet of samples; `None` where there is nothing
-/// to see.
+/// An example as a captioned picture, for the sheet of samples; `None` if it cannot be shown.
 ///
 /// # Errors
-/// The picture has another size than its pixels.
+/// The number of pixels does not match the size.
 pub fn picture(example: &Example) -> Result<Option<Sample>> {
     let (width, height) = (example.width, example.height);
     let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
     Ok(Some(Sample::new(picture, example.label.to_string())))
 }
 
-/// Sets examples aside for validation.
+/// Splits examples into training and validation.
 ///
 /// # Errors
-/// An index is outside of the examples.
+/// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
@@ -142,72 +122,7 @@ pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
 /// Reads the examples for training and validation, and those for the test.
 ///
 /// # Errors
-/// A file is missing or damaged, or files do not fit together.
+/// A file is missing or damaged, or files do not match.
 pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     CALLBACKS.create_dataset(args)
-}
-
-/// Labelled images of one size.
-pub struct Images {
-    images: Idx<3>,
-    labels: Idx<1>,
-}
-
-impl Images {
-    /// Reads the IDX files of MNIST, Fashion-MNIST or the digits in `data/`.
-    ///
-    /// # Errors
-    /// A file is missing or damaged, or images and labels do not fit together.
-    pub fn read(folder: &Path, prefix: &str) -> Result<Self> {
-        let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
-        let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
-        let [number, _, _] = images.dims;
-        ensure!(
-            number == labels.dims[0],
-            "{} has {number} images, but {} has {} labels",
-            images.path.display(),
-            labels.path.display(),
-            labels.dims[0]
-        );
-        if let Some(at) = labels
-            .values()
-            .iter()
-            .position(|label| usize::from(*label) >= CLASSES)
-        {
-            let (path, label) = (labels.path.display(), labels.values()[at]);
-            anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
-        }
-        Ok(Images { images, labels })
-    }
-}
-
-impl Dataset for Images {
-    type Example = Example;
-
-    fn len(&self) -> usize {
-        self.labels.dims[0]
-    }
-
-    fn get(&self, index: usize) -> Result<Example> {
-        let [_, height, width] = self.images.dims;
-        let size = height * width;
-        Ok(Example {
-            pixels: self.images.values()[index * size..(index + 1) * size].to_vec(),
-            height,
-            width,
-            label: self.labels.values()[index],
-        })
-    }
-
-    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
-        let [_, height, width] = self.images.dims;
-        for size in [height, width] {
-            hash.update((size as u64).to_le_bytes());
-        }
-        let labels = self.labels.values();
-        indices
-            .iter()
-            .for_each(|index| hash.update([labels[*index]]));
-        Ok(true)
-    }
 }

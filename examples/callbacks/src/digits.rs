@@ -5,14 +5,13 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Result;
 use burn::tensor::Device;
 use kiln_engine::{
-    distribute::{CallbackContext, SparseCategoricalCrossentropy},
-    globals::weights_and_gradients,
-    report::Report,
+    data::LabelledImages, globals::weights_and_gradients, loss::SparseCategoricalCrossentropy,
+    report::Report, training::CallbackContext,
 };
 
 use crate::{
     cli::Args,
-    dataset::{Examples, Images},
+    dataset::{CLASSES, Example, Examples},
     globals::{self, Project},
     loss::LossObjects,
     model::Model,
@@ -37,9 +36,8 @@ impl TrainCallbacks for Digits {
     fn create_dataset(&self, args: &Args) -> Result<(Examples, Examples)> {
         let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
         let folder = args.options.data_dir.clone().unwrap_or_else(own);
-        let train = Images::read(&folder, "train")?;
-        let test = Images::read(&folder, "t10k")?;
-        Ok((Arc::new(train), Arc::new(test)))
+        let read = |prefix| LabelledImages::read(&folder, prefix, CLASSES, Example::new);
+        Ok((Arc::new(read("train")?), Arc::new(read("t10k")?)))
     }
 
     fn make_batches(&self, dataset: Examples, seed: u64) -> Result<Examples> {

@@ -11,10 +11,9 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use kiln_engine::{
-    TrainState,
-    distribute::{FlatGradients, ScheduledOptimizer, Stage},
-    globals::set_last_gradients,
+    ModelAndOptimizer,
     layers::{conv2d, gelu},
+    pipeline::Stage,
 };
 
 use crate::{
@@ -32,8 +31,8 @@ pub type Predictions = Tensor<2>;
 
 /// Two convolutions, pooled to 4x4, and a linear layer.
 ///
-/// All layers are smooth. A ReLU or a maximum has kinks where a difference in the last bit, as
-/// between one replica and two, can choose another gradient.
+/// All layers are smooth: at the kinks of a ReLU or maximum, rounding differences, as between one
+/// replica and two, could select another gradient.
 #[derive(Module, Debug)]
 pub struct Model {
     conv1: Conv2d,
@@ -80,7 +79,7 @@ impl Model {
     }
 }
 
-/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+/// The pipeline stages of the model, one device each, with about equal work.
 pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
@@ -92,41 +91,8 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
     },
 ];
 
-/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
-/// fields of one `Model`, each with an optimizer here.
-#[derive(Clone)]
-pub struct Trainable {
-    pub model: Model,
-    pub optimizer: ScheduledOptimizer,
-    /// From `update_pre` to the update.
-    pub display_gradients: Option<FlatGradients>,
-}
-
-impl TrainState for Trainable {
-    type Model = Model;
-
-    fn model(&self) -> &Model {
-        &self.model
-    }
-
-    fn with_model(self, model: Model) -> Self {
-        Trainable { model, ..self }
-    }
-
-    /// Takes one step down the gradients. Those for display are kept after each step, and not only after
-    /// the last one of an epoch.
-    fn update(mut self, mut gradients: FlatGradients) -> Self {
-        set_last_gradients(self.display_gradients.take());
-        let gradients = gradients.take(&self.model);
-        self.model = self.optimizer.update(self.model, gradients);
-        self
-    }
-
-    /// All optimizers, by the name of their file in a checkpoint.
-    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
-        vec![("optimizer", &mut self.optimizer)]
-    }
-}
+/// The training state: the model with its optimizer.
+pub type Trainable = ModelAndOptimizer<Model>;
 
 /// Creates the model and its optimizer, for a training of `updates` updates.
 ///
@@ -143,9 +109,5 @@ pub fn create_model_and_optimizer(
         .schedule
         .create(args.learning_rate, args.warm_up, updates)?;
     let optimizer = CALLBACKS.create_opt(schedule);
-    Ok(Trainable {
-        model,
-        optimizer,
-        display_gradients: None,
-    })
+    Ok(Trainable { model, optimizer })
 }

@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use kiln_engine::data::{Dataset, hash_all, stream};
+use kiln_engine::data::{Dataset, Sha256, hash_all, stream};
 use rand::seq::SliceRandom;
-use sha2::Sha256;
 
 use crate::dataset::{CLASSES, Example, Examples};
 
@@ -85,6 +84,10 @@ impl Dataset for Stratified {
     }
 
     fn differs_by_pass(&self) -> bool {
+        true
+    }
+
+    fn is_ordered(&self) -> bool {
         true
     }
 

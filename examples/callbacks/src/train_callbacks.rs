@@ -17,9 +17,9 @@ use burn::{
 };
 use kiln_engine::{
     Options,
-    distribute::{CallbackContext, FlatGradients, ScheduledOptimizer},
-    nadam::NadamConfig,
+    optim::{FlatGradients, NadamConfig, ScheduledOptimizer},
     report::Report,
+    training::CallbackContext,
 };
 
 use crate::{

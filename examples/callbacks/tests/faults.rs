@@ -16,9 +16,12 @@ use clap::Parser;
 use kiln_engine::{
     checkpoint::{Checkpoints, Progress, Which},
     data::Shard,
-    distribute::{CallbackContext, Gradients, Losses, MergedMetric, apply_gradients},
     globals::{merged_metrics, reset_metrics, weights_and_gradients},
+    loss::Losses,
+    metric::MergedMetric,
+    optim::Gradients,
     report::Report,
+    training::{CallbackContext, apply_gradients},
 };
 use support::{Job, difference, on_own_thread, set_up, set_up_replicas};
 use training::{

@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use anyhow::Result;
 use kiln_engine::{
     data::{BatchOptions, Dataset, Remainder},
-    distribute::{load_parameters, named_parameters},
     globals::{update_model, weights_and_gradients},
+    model::{load_parameters, named_parameters},
 };
 use serde::Deserialize;
 use support::{Job, on_own_thread, set_up};

@@ -12,8 +12,10 @@ use burn::{
 };
 use clap::Parser;
 use kiln_engine::{
-    distribute::{Gradients, apply_gradients, named_parameters},
     globals::{set_step, weights_and_gradients},
+    model::named_parameters,
+    optim::Gradients,
+    training::apply_gradients,
 };
 use support::{Job, on_own_thread, set_up, set_up_replicas};
 use training::{

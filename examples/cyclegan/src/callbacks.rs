@@ -1,15 +1,13 @@
-//! What is done around the steps of training.
+//! Callbacks and hooks of training.
 
 use anyhow::Result;
 use burn::{module::Module, tensor::Tensor};
 use kiln_engine::{
     checkpoint::Progress,
     data::Collate,
-    distribute::Callbacks,
-    report::{
-        Report,
-        picture::{Picture, sheet},
-    },
+    picture::{Picture, sheet},
+    report::Report,
+    training::Callbacks,
 };
 
 use crate::{
@@ -25,7 +23,7 @@ const EPOCHS: usize = 10;
 /// Cycles on a sheet.
 const CYCLES: usize = 5;
 
-/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+/// Creates the callbacks, which run on the main thread after steps and epochs.
 pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
     let args = args.clone();
     Callbacks::new().every_epochs(1, move |context, report| {
@@ -49,7 +47,7 @@ pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Pr
 
 /// Whether a parameter, such as `generator_g.last.weight`, is updated at update number `step`, from 1.
 ///
-/// Freezing by the step alone is right after a resume, too.
+/// A rule by step alone also holds after a resume.
 pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
     true
 }

@@ -1,11 +1,13 @@
-//! The command line: the options of this task, with those of the engine among them.
+//! The command-line options of this task and the engine.
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use kiln_engine::{
-    options::{EXIT_STATUS, Infer, Launch, Options, Serve, Test, at_least_one, positive},
-    schedule::Schedule,
+    optim::Schedule,
+    options::{EXIT_STATUS, Options, at_least_one, positive},
 };
+
+pub use kiln_engine::options::Command;
 
 use crate::{
     dataset::{MULTIPLE, SMALLEST},
@@ -37,11 +39,11 @@ pub struct Args {
     #[arg(long, global = true, default_value_t = 2e-4, value_parser = positive)]
     pub learning_rate: f64,
 
-    /// Course of the learning rate after the warm-up.
+    /// Learning-rate schedule after the warm-up.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub schedule: Schedule,
 
-    /// Updates in which the learning rate rises from 0, at most half of the training.
+    /// Updates of the linear learning-rate warm-up, at most half of the training.
     #[arg(long, global = true, value_name = "UPDATES", default_value_t = 0)]
     pub warm_up: usize,
 
@@ -56,20 +58,6 @@ pub struct Args {
     /// Residual blocks of each generator.
     #[arg(long, global = true, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
     pub blocks: usize,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum Command {
-    /// Train, and save checkpoints in the output folder.
-    Train,
-    /// Test a checkpoint.
-    Test(Test),
-    /// Predict with a checkpoint, on one device.
-    Infer(Infer),
-    /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
-    Launch(Launch),
-    /// Serve the devices of this machine to programs that train with `--strategy remote`.
-    Serve(Serve),
 }
 
 fn image_size(text: &str) -> Result<usize> {

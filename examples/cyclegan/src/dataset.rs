@@ -11,17 +11,16 @@ use burn::{
     tensor::{Device, Tensor, TensorData},
 };
 use kiln_engine::{
-    data::{Cached, Collate, Dataset, Datasets, ImageFolder, Map, Subset, Zip, hash_all},
-    report::picture::{Sample, sheet},
+    data::{Cached, Collate, Dataset, Datasets, ImageFolder, Map, Sha256, Subset, Zip, hash_all},
+    picture::{Sample, sheet},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-use sha2::Sha256;
 
 use crate::cli::Args;
 pub use image::{Image, MULTIPLE, SMALLEST};
 use textures::{Texture, Textures};
 
-/// Examples in any order, shared by the replicas.
+/// A dataset of examples, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// One image in `VALIDATION_PART` of the training folders is for validation.
@@ -34,7 +33,7 @@ pub struct Example {
     pub y: Image,
 }
 
-/// The tensors of a replica's share of a batch.
+/// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
 pub struct Batch {
     /// Images of X `[batch, 3, height, width]`, -1 to 1.
@@ -86,7 +85,7 @@ pub fn picture(example: &Example) -> Result<Option<Sample>> {
 /// Sets examples aside for validation: the last ones, whose images [`read_examples`] chose.
 ///
 /// # Errors
-/// An index is outside of the examples.
+/// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     let trains = examples.len() - examples.len() / VALIDATION_PART;
     let training = Subset::new(Arc::clone(&examples), (0..trains).collect())?;

@@ -6,16 +6,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use burn::{
-    module::Module,
-    tensor::{Device, Tensor},
-};
+use burn::{module::Module, tensor::Tensor};
 use kiln_engine::{
-    checkpoint::Checkpoints,
-    data::Collate,
-    distribute::{mean_absolute_error, visible_devices},
-    options::Infer,
-    report::{picture::Picture, predictions::Predictions},
+    checkpoint::Checkpoints, data::Collate, metric::mean_absolute_error, options::Infer,
+    picture::Picture, replica::visible_devices, report::predictions::Predictions,
 };
 use serde::Serialize;
 
@@ -113,7 +107,7 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
         for (path, target) in options.files.iter().zip(targets) {
             let inputs = read_inputs(path)?;
             for (number, examples) in inputs.chunks(BATCH).enumerate() {
-                let predictions = predict_examples(&model, examples, &device)
+                let predictions = predict(&model, Batch::collate(examples.to_vec(), &device)?)
                     .with_context(|| format!("cannot predict for {}", path.display()))?;
                 output.write(path, number * BATCH, &predictions)?;
                 for prediction in &predictions {
@@ -123,16 +117,4 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
         }
         Ok(())
     })
-}
-
-/// Predicts for `examples`, prepared as those of training are.
-///
-/// # Errors
-/// They do not fit together, or the model does not take them.
-pub fn predict_examples(
-    model: &Model,
-    examples: &[Example],
-    device: &Device,
-) -> Result<Vec<Prediction>> {
-    predict(model, Batch::collate(examples.to_vec(), device)?)
 }

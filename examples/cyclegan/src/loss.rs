@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-use kiln_engine::distribute::{
-    Losses, Reduction, compute_average_loss, mean_absolute_error, replica_context,
+use kiln_engine::{
+    loss::{Losses, Reduction, compute_average_loss},
+    metric::mean_absolute_error,
+    replica::replica_context,
 };
 
 use crate::{

@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::Tensor;
 use kiln_engine::{
     checkpoint::{Best, Goal},
-    distribute::{Mean, Metric},
+    metric::{Mean, Metric},
 };
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     model::Predictions,
 };
 
-/// The metrics of one split, of which each replica has a set for each of the three.
+/// The metrics of one split; each replica has one set per split.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// The sum of what the four networks minimise.
@@ -32,7 +32,7 @@ pub fn create_metrics() -> Metrics {
 }
 
 impl Metrics {
-    /// Counts the examples of a batch. An image with a value that is not finite makes the means of its
+    /// Adds the examples of a batch. An image with a value that is not finite makes the means of its
     /// losses and errors so.
     ///
     /// # Errors

@@ -12,8 +12,9 @@ use burn::{
 };
 use kiln_engine::{
     TrainState,
-    distribute::{Activation, FlatGradients, ScheduledOptimizer, Stage},
+    optim::{FlatGradients, ScheduledOptimizer},
     options::StrategyKind,
+    pipeline::{Activation, Stage},
 };
 
 use crate::{cli::Args, dataset::Batch};

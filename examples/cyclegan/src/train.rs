@@ -1,19 +1,19 @@
-//! Step 6: the loop over epochs and batches, and the step of training, on one replica and on all.
+//! Step 6: the training loop over epochs and batches, and the training step.
 
 use anyhow::{Result, bail};
 use burn::{optim::GradientsParams, tensor::Tensor};
 use kiln_engine::{
     checkpoint::Progress,
     data::{Datasets, Shard},
-    distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, forward_pass,
-        train_shard,
-    },
+    loss::Losses,
+    model::forward_pass,
+    optim::{FlatGradients, Gradients, NonFinite},
+    replica::PerReplica,
     report::{
         Report,
         profile::{Phase, span},
     },
-    training::Training,
+    training::{Training, apply_gradients, train_shard},
 };
 
 use crate::{
@@ -26,8 +26,8 @@ use crate::{
     validation::validate,
 };
 
-/// Trains until `--epochs`, or until a callback ends it, with a checkpoint and a validation after each
-/// epoch. `None` means that a signal stopped it before.
+/// Trains until `--epochs`, or until a callback stops it, with a checkpoint and a validation after each
+/// epoch. Returns `None` if a signal stopped it.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
@@ -41,7 +41,7 @@ pub fn train(
     while training.has_epochs_left() {
         let mut batches = training.begin_epoch();
         while let Some(inputs) = training.next_batch(&mut batches) {
-            // Reports, calls callbacks and saves what is due; false where training is to stop.
+            // Reports, and runs callbacks and saves if due; false if training stops.
             if !training.step(inputs, distributed_train_step)? {
                 return training.end();
             }
@@ -54,13 +54,13 @@ pub fn train(
     training.end()
 }
 
-/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
-/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
+/// Trains all replicas on one global batch, and returns its losses. With a parameter server, one replica
+/// trains on it, and the losses are of a batch that finished meanwhile.
 pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
     globals::strategy()?.train(inputs, replica_train_step)
 }
 
-/// Trains one replica on its share of a batch.
+/// Trains one replica on its shard of a batch.
 fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
     let (losses, gradients) = train_shard::<Project>(shard, train_step)?;
     // Summed over all replicas, which then make the same update.
@@ -68,7 +68,7 @@ fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
     Ok(losses)
 }
 
-/// One replica's losses and gradients for its share of a batch.
+/// The losses and gradients of a replica's shard of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
@@ -106,10 +106,10 @@ pub fn train_loss(_predictions: Predictions, _batch: Batch) -> Result<Tensor<1>>
     bail!("four networks have four losses, and no stages")
 }
 
-/// What happens where gradients, or the loss of a validation, are not finite.
+/// The policy for gradients or validation losses that are not finite.
 pub const NON_FINITE: NonFinite = NonFinite::Error;
 
-/// Decides what becomes of the gradients, summed over replicas; false skips the update.
+/// Transforms the gradients, summed over replicas, before the update; false skips the update.
 pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike.
     // They are not clipped: a norm over all four networks would let one slow down the others.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use kiln_engine::{
     data::Dataset,
-    distribute::{load_parameters, named_parameters},
     globals::{merged_metrics, reset_metrics, update_trainable, weights_and_gradients},
+    model::{load_parameters, named_parameters},
 };
 use serde_json::Value;
 use training::{

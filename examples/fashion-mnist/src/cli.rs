@@ -1,10 +1,10 @@
-//! The command line: the options of this task, with those of the engine among them.
+//! The command-line options of this task and the engine.
 
 use clap::{Parser, Subcommand, ValueEnum};
 use kiln_engine::{
     checkpoint::Which,
+    optim::Schedule,
     options::{EXIT_STATUS, Infer, Launch, Options, Serve, positive},
-    schedule::Schedule,
 };
 
 use crate::strategy::DEFAULT_STRATEGY;
@@ -31,15 +31,15 @@ pub struct Args {
     #[command(flatten)]
     pub options: Options,
 
-    /// Step size of the optimizer.
+    /// Learning rate of the optimizer.
     #[arg(long, global = true, default_value_t = 1e-3, value_parser = positive)]
     pub learning_rate: f64,
 
-    /// Course of the learning rate after the warm-up.
+    /// Learning-rate schedule after the warm-up.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub schedule: Schedule,
 
-    /// Updates in which the learning rate rises from 0, at most half of the training.
+    /// Updates of the linear learning-rate warm-up, at most half of the training.
     #[arg(long, global = true, value_name = "UPDATES", default_value_t = 0)]
     pub warm_up: usize,
 

@@ -2,24 +2,23 @@
 
 use std::{path::Path, sync::Arc};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use burn::{
     module::Module,
     tensor::{Device, Int, Tensor, TensorData},
 };
 use kiln_engine::{
-    data::{Collate, Dataset, Datasets, Idx, Subset, read_idx},
-    report::picture::{Channels, Picture, Sample},
+    data::{Collate, Dataset, Datasets, LabelledImages, Subset},
+    picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-use sha2::{Digest, Sha256};
 
 use crate::{
     cli::Args,
     fashion_mnist::{SIZE, fetch, fit, needed_in},
 };
 
-/// Examples in any order, shared by the replicas.
+/// A dataset of examples, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// Creates the datasets and distributes them over the replicas of the strategy.
@@ -43,10 +42,21 @@ pub struct Example {
     pub label: u8,
 }
 
-/// Kinds of images, labelled from 0.
+impl Example {
+    pub fn new(pixels: &[u8], [height, width]: [usize; 2], label: u8) -> Self {
+        Example {
+            pixels: pixels.to_vec(),
+            height,
+            width,
+            label,
+        }
+    }
+}
+
+/// Number of classes, labelled from 0.
 pub const CLASSES: usize = 10;
 
-/// The tensors of a replica's share of a batch.
+/// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, SIZE, SIZE]`, 0 to 1.
@@ -83,21 +93,20 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     Ok(example)
 }
 
-/// An example as a picture with a caption, for the sheet of samples; `None` where there is nothing
-/// to see.
+/// An example as a captioned picture, for the sheet of samples; `None` if it cannot be shown.
 ///
 /// # Errors
-/// The picture has another size than its pixels.
+/// The number of pixels does not match the size.
 pub fn picture(example: &Example) -> Result<Option<Sample>> {
     let (width, height) = (example.width, example.height);
     let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
     Ok(Some(Sample::new(picture, example.label.to_string())))
 }
 
-/// Sets examples aside for validation.
+/// Splits examples into training and validation.
 ///
 /// # Errors
-/// An index is outside of the examples.
+/// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
@@ -124,68 +133,7 @@ pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     if args.download {
         fetch(&folder).with_context(needed)?;
     }
-    let train = Images::read(&folder, "train").with_context(needed)?;
-    let test = Images::read(&folder, "t10k").with_context(needed)?;
-    Ok((Arc::new(train), Arc::new(test)))
-}
-
-/// Labelled images of one size.
-struct Images {
-    images: Idx<3>,
-    labels: Idx<1>,
-}
-
-impl Images {
-    fn read(folder: &Path, prefix: &str) -> Result<Self> {
-        let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
-        let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
-        let [number, _, _] = images.dims;
-        ensure!(
-            number == labels.dims[0],
-            "{} has {number} images, but {} has {} labels",
-            images.path.display(),
-            labels.path.display(),
-            labels.dims[0]
-        );
-        if let Some(at) = labels
-            .values()
-            .iter()
-            .position(|label| usize::from(*label) >= CLASSES)
-        {
-            let (path, label) = (labels.path.display(), labels.values()[at]);
-            anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
-        }
-        Ok(Images { images, labels })
-    }
-}
-
-impl Dataset for Images {
-    type Example = Example;
-
-    fn len(&self) -> usize {
-        self.labels.dims[0]
-    }
-
-    fn get(&self, index: usize) -> Result<Example> {
-        let [_, height, width] = self.images.dims;
-        let size = height * width;
-        Ok(Example {
-            pixels: self.images.values()[index * size..(index + 1) * size].to_vec(),
-            height,
-            width,
-            label: self.labels.values()[index],
-        })
-    }
-
-    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
-        let [_, height, width] = self.images.dims;
-        for size in [height, width] {
-            hash.update((size as u64).to_le_bytes());
-        }
-        let labels = self.labels.values();
-        indices
-            .iter()
-            .for_each(|index| hash.update([labels[*index]]));
-        Ok(true)
-    }
+    let read =
+        |prefix| LabelledImages::read(&folder, prefix, CLASSES, Example::new).with_context(needed);
+    Ok((Arc::new(read("train")?), Arc::new(read("t10k")?)))
 }

@@ -3,8 +3,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use kiln_engine::{
     checkpoint::{Checkpoints, interrupt},
-    distribute::{launch, serve},
     globals::fail,
+    launch::{launch, serve},
     package,
     report::{Report, terminal},
     run_record,
@@ -30,7 +30,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let Err(error) = run(&run_record::parse::<Args>(package!())) else {
-        // Half a training is no success: 128 + the signal that stopped it.
+        // A stopped training is not a success: 128 + the signal.
         return interrupt::exit_status().map_or(ExitCode::SUCCESS, ExitCode::from);
     };
     if let Some(message) = fail(&error) {
@@ -49,16 +49,16 @@ fn run(args: &Args) -> Result<()> {
         Some(Command::Serve(options)) => return serve(options, args.options.devices.as_deref()),
         _ => {}
     }
-    // 1. Strategy: the replicas, and the global batch size that follows from their number.
+    // 1. Strategy: the replicas and the global batch size.
     let strategy = create_strategy(args)?;
     globals::register_strategy(&strategy, args.options.batch_size)?;
-    // 2. Loss objects, one set a replica.
+    // 2. Loss objects, one set per replica.
     strategy.scope(|_| Ok(create_loss_objects()))?;
-    // 3. Metrics, one set a replica, merged when they are read.
+    // 3. Metrics, one set per replica, merged for reports.
     strategy.scope(|_| Ok(create_metrics()))?;
-    // 4. Datasets, batched by the global batch size and split over the replicas.
+    // 4. Datasets, batched by the global batch size and sharded over the replicas.
     let datasets = create_datasets(args)?;
-    // 5. Model and optimizer: made once, then mirrored, so all replicas start from equal weights.
+    // 5. Model and optimizer: created once, then mirrored, so all replicas start from equal weights.
     let (settings, updates) = (args.clone(), datasets.updates(&args.options));
     strategy.scope(move |device| create_model_and_optimizer(&settings, updates, device))?;
     let mut report = match &args.command {

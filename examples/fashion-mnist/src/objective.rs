@@ -1,6 +1,6 @@
 //! What training minimises, penalty included.
 
-use kiln_engine::{data::BatchInfo, distribute::Losses};
+use kiln_engine::{data::BatchInfo, loss::Losses};
 
 /// The loss of the steps of an epoch, as a mean over examples.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,19 +1,19 @@
-//! Step 6: the loop over epochs and batches, and the step of training, on one replica and on all.
+//! Step 6: the training loop over epochs and batches, and the training step.
 
 use anyhow::{Context, Result, ensure};
 use burn::{optim::GradientsParams, tensor::Tensor};
 use kiln_engine::{
     checkpoint::Progress,
     data::{Datasets, Epoch, Shard},
-    distribute::{
-        FlatGradients, Gradients, Losses, NonFinite, PerReplica, apply_gradients, forward_pass,
-        train_shard,
-    },
+    loss::Losses,
+    model::forward_pass,
+    optim::{FlatGradients, Gradients, NonFinite},
+    replica::PerReplica,
     report::{
         Report,
         profile::{Phase, span},
     },
-    training::Training,
+    training::{Training, apply_gradients, train_shard},
 };
 
 use crate::{
@@ -70,7 +70,7 @@ fn train_epoch(
     match style {
         LoopStyle::Elements => {
             while let Some(inputs) = training.next_batch(&mut batches) {
-                // Reports, calls callbacks and saves what is due; false where training is to stop.
+                // Reports, and runs callbacks and saves if due; false if training stops.
                 if !training.step(inputs, |inputs| counted_step(inputs, &mut objective))? {
                     return Ok(None);
                 }
@@ -115,13 +115,13 @@ fn counted_step(inputs: PerReplica<Shard<Example>>, objective: &mut Objective) -
     Ok(losses)
 }
 
-/// Trains all replicas on one global batch, and returns the losses of that batch. With a parameter
-/// server one replica trains on it, and the losses are those of a batch that was finished meanwhile.
+/// Trains all replicas on one global batch, and returns its losses. With a parameter server, one replica
+/// trains on it, and the losses are of a batch that finished meanwhile.
 pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
     globals::strategy()?.train(inputs, replica_train_step)
 }
 
-/// Trains one replica on its share of a batch.
+/// Trains one replica on its shard of a batch.
 fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
     let (losses, gradients) = train_shard::<Project>(shard, train_step)?;
     // Summed over all replicas, which then make the same update.
@@ -129,7 +129,7 @@ fn replica_train_step(shard: Shard<Example>) -> Result<Losses> {
     Ok(losses)
 }
 
-/// One replica's losses and gradients for its share of a batch.
+/// The losses and gradients of a replica's shard of a batch.
 pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
@@ -155,10 +155,10 @@ pub fn train_loss(predictions: Predictions, batch: Batch) -> Result<Tensor<1>> {
     Ok(compute_loss(per_example)? + globals::model()?.regularization_loss()?)
 }
 
-/// What happens where gradients, or the loss of a validation, are not finite.
+/// The policy for gradients or validation losses that are not finite.
 pub const NON_FINITE: NonFinite = NonFinite::Error;
 
-/// Decides what becomes of the gradients, summed over replicas; false skips the update.
+/// Transforms the gradients, summed over replicas, before the update; false skips the update.
 pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike. The tutorial clips
     // nothing.

@@ -5,7 +5,8 @@ use burn::module::Module;
 use kiln_engine::{
     checkpoint::{Checkpoints, Which},
     data::Collate,
-    distribute::{MergedMetric, metric_results, visible_devices},
+    metric::{MergedMetric, metric_results},
+    replica::visible_devices,
 };
 
 use crate::{

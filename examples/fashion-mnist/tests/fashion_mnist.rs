@@ -15,10 +15,11 @@ use clap::Parser;
 use kiln_engine::{
     checkpoint::{Checkpoint, Checkpoints, Progress, Which},
     data::{BatchOptions, Collate, DistributedDataset, Remainder, Subset},
-    distribute::{Callbacks, MergedMetric, visible_devices},
     globals::{merged_metrics, reset_metrics},
+    metric::MergedMetric,
+    replica::visible_devices,
     report::Report,
-    training::Training,
+    training::{Callbacks, Training},
 };
 use serde_json::Value;
 use training::{

@@ -13,8 +13,9 @@ use burn::{
 };
 use kiln_engine::{
     data::{BatchOptions, Dataset, Remainder},
-    distribute::{FlatGradients, named_parameters},
     globals::update_trainable,
+    model::named_parameters,
+    optim::FlatGradients,
 };
 use serde::Deserialize;
 use training::{

@@ -1,9 +1,6 @@
 //! Step 4: the datasets.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use burn::{
@@ -11,15 +8,14 @@ use burn::{
     tensor::{Device, Tensor, TensorData},
 };
 use kiln_engine::{
-    data::{Collate, Dataset, Datasets, Idx, Map, Subset, read_idx},
-    report::picture::{Channels, Picture, Sample},
+    data::{Collate, Dataset, Datasets, LabelledImages, Map, Subset},
+    picture::{Channels, Picture, Sample},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-use sha2::{Digest, Sha256};
 
 use crate::cli::Args;
 
-/// Examples in any order, shared by the replicas.
+/// A dataset of examples, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// Creates the datasets and distributes them over the replicas of the strategy.
@@ -43,6 +39,17 @@ pub struct Image {
     pub class: Option<u8>,
 }
 
+impl Image {
+    fn labelled(pixels: &[u8], [height, width]: [usize; 2], class: u8) -> Self {
+        Image {
+            pixels: pixels.to_vec(),
+            height,
+            width,
+            class: Some(class),
+        }
+    }
+}
+
 /// An image as the model takes it, with its label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
@@ -54,10 +61,10 @@ pub struct Example {
     pub label: [f32; CLASSES],
 }
 
-/// Kinds of images, labelled from 0.
+/// Number of classes, labelled from 0.
 pub const CLASSES: usize = 10;
 
-/// The tensors of a replica's share of a batch.
+/// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, 1, height, width]`, 0 to 1.
@@ -90,16 +97,15 @@ impl Collate for Batch {
     }
 }
 
-/// Changes a training example at random, anew in every epoch.
+/// Augments a training example at random, anew in every epoch.
 pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
     Ok(example)
 }
 
-/// An example as a picture with a caption, for the sheet of samples; `None` where there is nothing
-/// to see.
+/// An example as a captioned picture, for the sheet of samples; `None` if it cannot be shown.
 ///
 /// # Errors
-/// The picture has another size than its pixels.
+/// The number of pixels does not match the size.
 pub fn picture(example: &Example) -> Result<Option<Sample>> {
     let (width, height) = (example.width, example.height);
     let pixels = example
@@ -112,10 +118,10 @@ pub fn picture(example: &Example) -> Result<Option<Sample>> {
     Ok(Some(Sample::new(picture, caption)))
 }
 
-/// Sets examples aside for validation.
+/// Splits examples into training and validation.
 ///
 /// # Errors
-/// An index is outside of the examples.
+/// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
@@ -129,14 +135,14 @@ pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
 /// Reads the examples for training and validation, and those for the test.
 ///
 /// # Errors
-/// A file is missing or damaged, or files do not fit together.
+/// A file is missing or damaged, or files do not match.
 pub fn read_examples(args: &Args) -> Result<(Examples, Examples)> {
     let own = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data"));
     let folder = args.options.data_dir.clone().unwrap_or_else(own);
     // No cache: the files are in memory as bytes, a quarter of what the scaled pixels take.
     let examples = |prefix| -> Result<Examples> {
-        let images = Arc::new(Images::read(&folder, prefix)?);
-        Ok(Arc::new(Map::new(images, prepare)))
+        let images = LabelledImages::read(&folder, prefix, CLASSES, Image::labelled)?;
+        Ok(Arc::new(Map::new(Arc::new(images), prepare)))
     };
     Ok((examples("train")?, examples("t10k")?))
 }
@@ -163,65 +169,4 @@ pub fn prepare(image: Image) -> Result<Example> {
         width,
         label,
     })
-}
-
-/// Labelled images of one size.
-struct Images {
-    images: Idx<3>,
-    labels: Idx<1>,
-}
-
-impl Images {
-    fn read(folder: &Path, prefix: &str) -> Result<Self> {
-        let images = read_idx::<3>(folder, &format!("{prefix}-images-idx3-ubyte"))?;
-        let labels = read_idx::<1>(folder, &format!("{prefix}-labels-idx1-ubyte"))?;
-        let [number, _, _] = images.dims;
-        ensure!(
-            number == labels.dims[0],
-            "{} has {number} images, but {} has {} labels",
-            images.path.display(),
-            labels.path.display(),
-            labels.dims[0]
-        );
-        if let Some(at) = labels
-            .values()
-            .iter()
-            .position(|label| usize::from(*label) >= CLASSES)
-        {
-            let (path, label) = (labels.path.display(), labels.values()[at]);
-            anyhow::bail!("label {at} of {path} is {label}, but there are {CLASSES} classes");
-        }
-        Ok(Images { images, labels })
-    }
-}
-
-impl Dataset for Images {
-    type Example = Image;
-
-    fn len(&self) -> usize {
-        self.labels.dims[0]
-    }
-
-    fn get(&self, index: usize) -> Result<Image> {
-        let [_, height, width] = self.images.dims;
-        let size = height * width;
-        Ok(Image {
-            pixels: self.images.values()[index * size..(index + 1) * size].to_vec(),
-            height,
-            width,
-            class: Some(self.labels.values()[index]),
-        })
-    }
-
-    fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
-        let [_, height, width] = self.images.dims;
-        for size in [height, width] {
-            hash.update((size as u64).to_le_bytes());
-        }
-        let labels = self.labels.values();
-        indices
-            .iter()
-            .for_each(|index| hash.update([labels[*index]]));
-        Ok(true)
-    }
 }

@@ -3,14 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use burn::{module::Module, tensor::Device};
-use kiln_engine::{
-    checkpoint::Checkpoints,
-    data::{Collate, read_idx_file},
-    distribute::visible_devices,
-    options::Infer,
-    report::predictions::predict_files,
-};
+use burn::tensor::Device;
+use kiln_engine::{data::read_idx_file, options::Infer, report::predictions};
 use serde::Serialize;
 
 use crate::{
@@ -21,33 +15,13 @@ use crate::{
     model::Model,
 };
 
-/// Examples that go through the model at once.
-const BATCH: usize = 256;
-
 /// Predicts for all files with a checkpoint, and writes the predictions.
 ///
 /// # Errors
 /// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
 pub fn infer(args: &Args, options: &Infer) -> Result<()> {
-    let device = visible_devices().remove(0);
-    let checkpoint = Checkpoints::new::<Project>(&args.options).find(&options.checkpoint)?;
-    let model = checkpoint
-        .load_model(Model::new(args.dropout, &device))?
-        .valid();
-    let predict = |examples: &[Example]| predict_examples(&model, examples, &device);
-    predict_files(options, BATCH, read_inputs, predict)
-}
-
-/// Predicts for `examples`, prepared as those of training are.
-///
-/// # Errors
-/// They do not fit together, or the model does not take them.
-pub fn predict_examples(
-    model: &Model,
-    examples: &[Example],
-    device: &Device,
-) -> Result<Vec<Prediction>> {
-    predict(model, Batch::collate(examples.to_vec(), device)?)
+    let model = |device: &Device| Model::new(args.dropout, device);
+    predictions::infer::<Project, _>(&args.options, options, model, read_inputs, predict)
 }
 
 /// Reads the examples of a file.
@@ -78,11 +52,11 @@ pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
         .with_context(|| format!("cannot predict for {}", path.display()))
 }
 
-/// What is written of one example, beside its file and its place there.
+/// The output for one example, in addition to its file and index.
 #[derive(Serialize)]
 pub struct Prediction {
     pub class: usize,
-    /// What the model gives to that class, 0 to 1.
+    /// Probability of that class, 0 to 1.
     pub probability: f32,
 }
 

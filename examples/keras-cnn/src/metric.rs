@@ -4,12 +4,12 @@ use anyhow::Result;
 use burn::tensor::Tensor;
 use kiln_engine::{
     checkpoint::{Best, Goal},
-    distribute::{Mean, Metric, sparse_categorical_accuracy},
+    metric::{Mean, Metric, sparse_categorical_accuracy},
 };
 
 use crate::{dataset::Batch, model::Predictions};
 
-/// The metrics of one split, of which each replica has a set for each of the three.
+/// The metrics of one split; each replica has one set per split.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub loss: Mean,
@@ -25,11 +25,11 @@ pub fn create_metrics() -> Metrics {
 }
 
 impl Metrics {
-    /// Counts the examples of a batch. An example with a probability that is not finite is wrong, and
+    /// Adds the examples of a batch. An example with a probability that is not finite is wrong, and
     /// makes the loss so.
     ///
     /// # Errors
-    /// Predictions and labels do not fit together.
+    /// Predictions and labels do not match.
     pub fn update(
         &mut self,
         losses: &Tensor<1>,

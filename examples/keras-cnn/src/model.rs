@@ -11,10 +11,10 @@ use burn::{
     tensor::{Device, Tensor, activation::softmax},
 };
 use kiln_engine::{
-    TrainState,
-    adam::AdamConfig,
-    distribute::{Dropout, FlatGradients, ScheduledOptimizer, Stage},
-    layers::conv2d_relu_max_pool2d,
+    ModelAndOptimizer,
+    layers::{Dropout, conv2d_relu_max_pool2d},
+    optim::{AdamConfig, ScheduledOptimizer},
+    pipeline::Stage,
 };
 
 use crate::{
@@ -78,7 +78,7 @@ impl Model {
     }
 }
 
-/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+/// The pipeline stages of the model, one device each, with about equal work.
 pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["conv1"],
@@ -90,37 +90,8 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
     },
 ];
 
-/// What is trained: a model with the optimizers that update it. Several networks, as of a GAN, are
-/// fields of one `Model`, each with an optimizer here.
-#[derive(Clone)]
-pub struct Trainable {
-    pub model: Model,
-    pub optimizer: ScheduledOptimizer,
-}
-
-impl TrainState for Trainable {
-    type Model = Model;
-
-    fn model(&self) -> &Model {
-        &self.model
-    }
-
-    fn with_model(self, model: Model) -> Self {
-        Trainable { model, ..self }
-    }
-
-    /// Takes one step down the gradients.
-    fn update(mut self, mut gradients: FlatGradients) -> Self {
-        let gradients = gradients.take(&self.model);
-        self.model = self.optimizer.update(self.model, gradients);
-        self
-    }
-
-    /// All optimizers, by the name of their file in a checkpoint.
-    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
-        vec![("optimizer", &mut self.optimizer)]
-    }
-}
+/// The training state: the model with its optimizer.
+pub type Trainable = ModelAndOptimizer<Model>;
 
 /// Creates the model and its optimizer, for a training of `updates` updates.
 ///

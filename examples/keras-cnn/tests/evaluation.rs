@@ -9,7 +9,7 @@ use clap::Parser;
 use kiln_engine::{
     checkpoint::Progress,
     data::{Collate, DistributedDataset},
-    distribute::replica_context,
+    replica::replica_context,
     report::Report,
 };
 use training::{

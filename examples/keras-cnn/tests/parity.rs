@@ -11,8 +11,9 @@ use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
 use kiln_engine::{
     data::{BatchOptions, Dataset, Remainder},
-    distribute::{Losses, load_parameters, named_parameters},
     globals::{update_model, weights_and_gradients},
+    loss::Losses,
+    model::{load_parameters, named_parameters},
 };
 use serde_json::Value;
 use training::{

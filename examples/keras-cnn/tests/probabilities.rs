@@ -8,13 +8,15 @@ mod support;
 use anyhow::Result;
 use burn::module::Module;
 use kiln_engine::{
-    distribute::{load_parameters, named_parameters, replica_context},
+    data::Collate,
     globals::{update_model, weights_and_gradients},
+    model::{load_parameters, named_parameters},
+    replica::replica_context,
 };
 use training::{
-    dataset::CLASSES,
+    dataset::{Batch, CLASSES},
     globals::{self, Project},
-    infer::predict_examples,
+    infer::predict,
     train::distributed_train_step,
 };
 
@@ -71,7 +73,10 @@ fn predictions_are_the_probabilities_of_the_model() -> Result<()> {
     let examples = examples.collect::<Result<Vec<_>>>()?;
     let predictions = job.strategy.run_on_first(move |_| {
         let device = replica_context()?.device().clone().without_autodiff();
-        predict_examples(&globals::model()?.valid(), &examples, &device)
+        predict(
+            &globals::model()?.valid(),
+            Batch::collate(examples, &device)?,
+        )
     })?;
     for prediction in predictions {
         assert_eq!(prediction.class, 3);

@@ -1,8 +1,8 @@
-//! What is done around the steps of training.
+//! Callbacks and hooks of training.
 
 use anyhow::Result;
 use burn::module::Module;
-use kiln_engine::{distribute::Callbacks, report::Report};
+use kiln_engine::{report::Report, training::Callbacks};
 
 use crate::{
     cli::Args,
@@ -15,7 +15,7 @@ use crate::{
 /// Epochs between two samples of what the model writes.
 const EPOCHS_A_SAMPLE: usize = 5;
 
-/// Creates the callbacks, which run on the thread of `main` after steps and epochs.
+/// Creates the callbacks, which run on the main thread after steps and epochs.
 pub fn create_callbacks(args: &Args) -> Callbacks<Report> {
     let seed = args.options.seed;
     Callbacks::new().every_epochs(EPOCHS_A_SAMPLE, move |_, report: &mut Report| {
@@ -48,7 +48,7 @@ pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Pr
 
 /// Whether a parameter, such as `head.weight`, is updated at update number `step`, from 1.
 ///
-/// Freezing by the step alone is right after a resume, too.
+/// A rule by step alone also holds after a resume.
 pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! The command line: the options of this task, with those of the engine among them.
+//! The command-line options of this task and the engine.
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};

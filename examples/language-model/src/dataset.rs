@@ -13,15 +13,14 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use kiln_engine::{
-    data::{Collate, Dataset, Datasets, Subset},
-    report::picture::Sample,
+    data::{Collate, Dataset, Datasets, Digest, Sha256, Subset},
+    picture::Sample,
 };
 use rand::rngs::StdRng;
-use sha2::{Digest, Sha256};
 
 use crate::cli::Args;
 
-/// Examples in any order, shared by the replicas.
+/// A dataset of examples, shared by the replicas.
 pub type Examples = Arc<dyn Dataset<Example = Example>>;
 
 /// Values of a byte.
@@ -39,7 +38,7 @@ pub struct Example {
     pub bytes: Vec<u8>,
 }
 
-/// The tensors of a replica's share of a batch.
+/// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
 pub struct Batch {
     /// `[batch, context]`, bytes.
@@ -97,7 +96,7 @@ pub fn picture(_example: &Example) -> Result<Option<Sample>> {
 /// training.
 ///
 /// # Errors
-/// An index is outside of the examples.
+/// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
     let training = examples.len() - examples.len() / VALIDATION_PART;
     let subset = |indices: Range<usize>| -> Result<Examples> {

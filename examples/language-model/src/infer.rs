@@ -9,8 +9,8 @@ use burn::{module::Module, tensor::Device};
 use kiln_engine::{
     checkpoint::{Checkpoints, Which},
     data::{Collate, Dataset},
-    distribute::visible_devices,
     options::Infer,
+    replica::visible_devices,
     report::predictions::predict_files,
 };
 use serde::Serialize;
@@ -50,7 +50,7 @@ pub fn cut(text: Vec<u8>, context: usize) -> Result<Vec<Example>> {
     (0..windows.len()).map(|index| windows.get(index)).collect()
 }
 
-/// What is written of one example, beside its file and its place there.
+/// The output for one example, in addition to its file and index.
 #[derive(Serialize)]
 pub struct Prediction {
     /// The mean over the bytes of the example, in nats.
@@ -103,18 +103,7 @@ pub fn score(args: &Args, options: &Infer) -> Result<()> {
         cut(read_inputs(path)?, model.context())
             .with_context(|| format!("cannot predict for {}", path.display()))
     };
-    let predict = |examples: &[Example]| predict_examples(&model, examples, &device);
-    predict_files(options, BATCH, read, predict)
-}
-
-/// Predicts for `examples`, prepared as those of training are.
-///
-/// # Errors
-/// They do not fit together, or the model does not take them.
-pub fn predict_examples(
-    model: &Model,
-    examples: &[Example],
-    device: &Device,
-) -> Result<Vec<Prediction>> {
-    predict(model, Batch::collate(examples.to_vec(), device)?)
+    predict_files(options, BATCH, read, |examples| {
+        predict(&model, Batch::collate(examples.to_vec(), &device)?)
+    })
 }

@@ -2,7 +2,10 @@
 
 use anyhow::Result;
 use burn::tensor::{Int, Tensor};
-use kiln_engine::distribute::{Reduction, compute_average_loss, replica_context};
+use kiln_engine::{
+    loss::{Reduction, compute_average_loss},
+    replica::replica_context,
+};
 
 use crate::{
     dataset::Batch,

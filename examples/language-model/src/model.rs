@@ -18,10 +18,11 @@ use burn::{
     tensor::{Device, FloatDType, Int, Tensor},
 };
 use kiln_engine::{
-    TrainState,
-    adam::AdamConfig,
-    distribute::{FlatGradients, ScheduledOptimizer, Stage, replica_context},
+    ModelAndOptimizer,
     layers::gelu,
+    optim::{AdamConfig, ScheduledOptimizer},
+    pipeline::Stage,
+    replica::replica_context,
     report::terminal,
 };
 
@@ -203,7 +204,7 @@ fn residual_deviation() -> f64 {
     DEVIATION / (2.0 * BLOCKS as f64).sqrt()
 }
 
-/// The stages of the model. Each gets a device of its own, as equal in work as can be.
+/// The pipeline stages of the model, one device each, with about equal work.
 pub const STAGES: &[Stage<Model, Batch>] = &[
     Stage {
         layers: &["tokens", "positions", "lower"],
@@ -215,36 +216,8 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
     },
 ];
 
-/// What is trained: a model with the optimizer that updates it.
-#[derive(Clone)]
-pub struct Trainable {
-    pub model: Model,
-    pub optimizer: ScheduledOptimizer,
-}
-
-impl TrainState for Trainable {
-    type Model = Model;
-
-    fn model(&self) -> &Model {
-        &self.model
-    }
-
-    fn with_model(self, model: Model) -> Self {
-        Trainable { model, ..self }
-    }
-
-    /// Takes one step down the gradients.
-    fn update(mut self, mut gradients: FlatGradients) -> Self {
-        let gradients = gradients.take(&self.model);
-        self.model = self.optimizer.update(self.model, gradients);
-        self
-    }
-
-    /// All optimizers, by the name of their file in a checkpoint.
-    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
-        vec![("optimizer", &mut self.optimizer)]
-    }
-}
+/// The training state: the model with its optimizer.
+pub type Trainable = ModelAndOptimizer<Model>;
 
 /// Creates the model and its optimizer, for a training of `updates` updates.
 ///

@@ -11,8 +11,10 @@ use burn::{
 use clap::Parser;
 use kiln_engine::{
     TrainState,
-    distribute::{FlatGradients, Gradients, Metric, named_parameters},
     globals::update_trainable,
+    metric::Metric,
+    model::named_parameters,
+    optim::{FlatGradients, Gradients},
 };
 use training::{
     cli::Args,

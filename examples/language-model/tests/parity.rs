@@ -5,8 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use anyhow::{Context, Result, ensure};
 use kiln_engine::{
     data::{BatchOptions, Dataset, Remainder, Shard},
-    distribute::{FlatGradients, PerReplica, load_parameters, named_parameters},
     globals::update_trainable,
+    model::{load_parameters, named_parameters},
+    optim::FlatGradients,
+    replica::PerReplica,
 };
 use serde::Deserialize;
 use training::{

@@ -1,4 +1,4 @@
-//! `kiln add`: brings into a project what was not chosen when it was made.
+//! `kiln add`: merges further options into a project.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -19,20 +19,20 @@ use crate::{
     },
 };
 
-/// What people call a choice that the template calls otherwise.
+/// Alternative names of choices.
 const ALIASES: [(&str, &str); 1] = [("mpi", "multi-worker-mirrored")];
 
-/// The arguments of `kiln add`.
+/// Arguments of `kiln add`.
 #[derive(Debug, Args)]
 pub struct AddArgs {
-    /// An option as KEY=VALUE, or a value that only one option takes, such as `slurm`, or an option
-    /// with one other value, such as `tensorboard`.
+    /// An option as KEY=VALUE; a value that belongs to a single option, such as `slurm`; or an
+    /// option with a single other value, such as `tensorboard`.
     #[arg(required = true, value_name = "OPTION")]
     pub options: Vec<String>,
-    /// The project's folder.
+    /// Folder of the project.
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     pub path: PathBuf,
-    /// The folder of your own template as it was when the project was made.
+    /// Folder of your own template, as it was when the project was generated.
     #[arg(long, value_name = "FOLDER")]
     pub from: Option<PathBuf>,
     #[command(flatten)]
@@ -42,12 +42,12 @@ pub struct AddArgs {
 /// Runs `kiln add`.
 ///
 /// # Errors
-/// The folder holds no project of Kiln, or one of a template that is not known; an option is wrong; or
-/// what [`renew`] refuses.
+/// The folder has no Kiln project, or its template is unknown; an option is invalid; or an error of
+/// [`renew`].
 pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
-    // The template that the project was made from: `kiln update` brings that of today.
+    // The template that the project was generated from; `kiln update` merges the current one.
     let source = Source::of_record(&record, args.from.as_deref())?;
     let values = record.values(&source.template)?;
     let was = Answers::complete(&source.template, record.name.clone(), values.clone())?;
@@ -71,6 +71,7 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     let example = record.example.as_ref().map(|(name, _)| name.as_str());
     renew(
         &mut project,
+        &record,
         &source.render(example, &was, &args.path)?,
         &source.render(example, &is, &args.path)?,
         labels,
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     )
 }
 
-/// The option and the value that `given` stands for.
+/// The option and value that `given` denotes.
 fn resolve(template: &Template, answers: &Answers, given: &str) -> Result<(String, Value)> {
     if given.contains('=') {
         let mut values: Values = values::read(template, None, &[given.to_owned()])?;
@@ -95,7 +96,7 @@ fn resolve(template: &Template, answers: &Answers, given: &str) -> Result<(Strin
     match (takers.next(), takers.next()) {
         (Some((key, _)), None) => Ok((key.to_owned(), Value::Text(value.to_owned()))),
         (Some((a, _)), Some((b, _))) => {
-            let error = Error::input(format!("more than one option takes `{value}`"));
+            let error = Error::input(format!("more than one option has the value `{value}`"));
             Err(error.help(format!("write `{a}={value}` or `{b}={value}`")))
         }
         (None, _) => {
@@ -103,14 +104,14 @@ fn resolve(template: &Template, answers: &Answers, given: &str) -> Result<(Strin
             let all: Vec<_> = names
                 .chain(choices(template).map(|(_, value)| value))
                 .collect();
-            let error = Error::input(format!("there is nothing called `{given}` to add"));
-            Err(error.help(suggest(given, all, "what can be added")))
+            let error = Error::input(format!("there is no option or value `{given}` to add"));
+            Err(error.help(suggest(given, all, "the options and values")))
         }
     }
 }
 
-/// The words that need no `KEY=`, each with what it is: options with one other value, values that only
-/// one option takes, and what people call them otherwise.
+/// The words that can stand for `KEY=VALUE`, each with its meaning: options with a single other
+/// value, values of a single option, and aliases.
 pub(super) fn words(template: &Template) -> Vec<(String, String)> {
     let has_one_other = |option: &&TemplateOption| {
         let values = option.values();
@@ -146,7 +147,7 @@ fn choices(template: &Template) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The value of an option that it has not now, where there is one such beside those that switch it off.
+/// The only other value of an option that does not switch it off.
 fn only_other(option: &TemplateOption, answers: &Answers) -> Result<Value> {
     let now = answers.get(&option.name);
     match (others(option, now).as_slice(), now) {
@@ -157,7 +158,7 @@ fn only_other(option: &TemplateOption, answers: &Answers) -> Result<Value> {
             Ok(now.clone())
         }
         (others, _) => {
-            let message = format!("which value shall the option `{}` have?", option.name);
+            let message = format!("the option `{}` needs a value", option.name);
             let ways = others
                 .iter()
                 .map(|value| format!("`{}={value}`", option.name));
@@ -170,7 +171,7 @@ fn only_other(option: &TemplateOption, answers: &Answers) -> Result<Value> {
     }
 }
 
-/// The values of an option that it has not now, beside those that switch it off.
+/// The values of an option except the current one and those that switch it off.
 fn others(option: &TemplateOption, now: Option<&Value>) -> Vec<Value> {
     let mut others = match option.kind {
         OptionKind::Choice(_) | OptionKind::Flag => option.values(),
@@ -180,7 +181,7 @@ fn others(option: &TemplateOption, now: Option<&Value>) -> Vec<Value> {
     others
 }
 
-/// Whether a value means that there is nothing of the sort.
+/// Whether a value switches its option off.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Text(text) => ["no", "none", "off"].contains(&text.as_str()),

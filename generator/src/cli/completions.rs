@@ -1,4 +1,4 @@
-//! `kiln completions`: scripts that complete Kiln's command line in a shell.
+//! `kiln completions`: shell completion scripts.
 
 use std::process::ExitCode;
 
@@ -30,18 +30,18 @@ Where to put the script:
   elvish      kiln completions elvish > ~/.config/elvish/lib/kiln.elv
               with `use kiln` in ~/.config/elvish/rc.elv";
 
-/// The arguments of `kiln completions`.
+/// Arguments of `kiln completions`.
 #[derive(Debug, Args)]
 #[command(after_help = PLACES)]
 pub struct CompletionsArgs {
-    /// The shell to write it for.
+    /// The shell.
     pub shell: Shell,
 }
 
 /// Runs `kiln completions` for a command line.
 ///
 /// # Errors
-/// The template or an example is wrong, or standard output cannot be written.
+/// The template or an example is invalid, or standard output cannot be written.
 pub(crate) fn run(args: &CompletionsArgs, command: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
     generate(args.shell, &mut with_values(command)?, "kiln", &mut script);
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &CompletionsArgs, command: Command) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line with the values that Kiln reads itself, whose messages say more than clap's.
+/// Adds possible values that Kiln parses itself, as its error messages say more than clap's.
 fn with_values(command: Command) -> Result<Command> {
     let template = Template::embedded()?;
     let examples = examples(&template)?;
@@ -79,7 +79,7 @@ fn with_values(command: Command) -> Result<Command> {
     Ok(command)
 }
 
-/// What `kiln add` takes: words that stand for one value of one option, and each with its key.
+/// Arguments of `kiln add`: words that stand for one value of one option, and `KEY=VALUE` pairs.
 fn additions(template: &Template, defines: &[PossibleValue]) -> Vec<PossibleValue> {
     let words = words(template).into_iter();
     let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
@@ -96,7 +96,7 @@ fn examples(template: &Template) -> Result<Vec<PossibleValue>> {
         .collect()
 }
 
-/// `KEY=VALUE` for every value of an option that can be listed, or else `KEY=`.
+/// `KEY=VALUE` for each value of an option, or `KEY=` if the values cannot be listed.
 fn defines(option: &TemplateOption) -> Vec<PossibleValue> {
     let define = |value: &str, help: &str| {
         PossibleValue::new(format!("{}={value}", option.name)).help(help.to_owned())

@@ -1,4 +1,4 @@
-//! `kiln diff`: what options change, before anything is made.
+//! `kiln diff`: the differences between projects with different options.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,26 +28,26 @@ use crate::{
     },
 };
 
-/// The project that is compared with itself.
+/// The name of both projects.
 const PROJECT: &str = "my-model";
 
-/// The arguments of `kiln diff`.
+/// Arguments of `kiln diff`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("sides").args(["define", "against"]).required(true).multiple(true))]
 pub struct DiffArgs {
-    /// Only these files, or what is in these folders of the project.
+    /// Compare only these files, or the files in these folders of the project.
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Set an option on the side of the lines with `+`; the others have their defaults.
+    /// Set an option on the side of the `+` lines; other options have their defaults.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
-    /// Set an option on the side of the lines with `-`; the others have their defaults.
+    /// Set an option on the side of the `-` lines; other options have their defaults.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub against: Vec<String>,
-    /// Start, on both sides, from the answers and files of a worked example.
+    /// Use the answers and files of a worked example on both sides.
     #[arg(long, value_name = "EXAMPLE")]
     pub example: Option<String>,
-    /// How to write the differences.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
@@ -55,7 +55,7 @@ pub struct DiffArgs {
 /// Runs `kiln diff`.
 ///
 /// # Errors
-/// An option, the example or a file is none of the project's, or standard output fails.
+/// An option, the example or a file does not exist, or standard output fails.
 pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
     let template = Template::embedded()?;
     let example = args.example.as_deref();
@@ -88,17 +88,17 @@ fn answers(template: &Template, example: Option<&Example>, defines: &[String]) -
     let given = values::read(template, None, defines)?;
     if let Some(example) = example.filter(|example| example.is_template()) {
         return Err(Error::input(format!(
-            "the example `{}` is a template and no project, and takes no options",
+            "the example `{}` is a template, not a project, and has no options",
             example.name()
         ))
-        .help("leave `--example` out, or give another; `kiln examples` lists them"));
+        .help("remove `--example`, or choose another; `kiln examples` lists them"));
     }
     let mut values: Values = example.map(Example::values).cloned().unwrap_or_default();
     values.extend(given);
     Answers::complete(template, Name::parse(PROJECT)?, values)
 }
 
-/// Refuses a file or folder that neither side has.
+/// Refuses a file or folder that is missing on both sides.
 fn check_files(files: &[PathBuf], before: &Rendered<'_>, after: &Rendered<'_>) -> Result<()> {
     let sides = before.files.iter().chain(&after.files);
     let all: BTreeSet<&Path> = sides.map(|file| &*file.path).collect();
@@ -116,12 +116,12 @@ fn check_files(files: &[PathBuf], before: &Rendered<'_>, after: &Rendered<'_>) -
     Ok(())
 }
 
-/// A path below the project, without a `./` before it.
+/// The path without a leading `./`.
 fn plain(path: &Path) -> &Path {
     path.strip_prefix(".").unwrap_or(path)
 }
 
-/// A file that differs between two renderings: as it is in each, where it is there.
+/// A file that differs between two renderings.
 #[derive(Clone, Copy)]
 pub(super) enum Change<'r> {
     Added(&'r RenderedFile<'r>),
@@ -137,7 +137,7 @@ impl<'r> Change<'r> {
     }
 }
 
-/// The files that differ, in the order of their paths.
+/// The files that differ, ordered by path.
 pub(super) fn changes<'r>(
     before: &'r Rendered<'_>,
     after: &'r Rendered<'_>,
@@ -173,7 +173,7 @@ struct OptionChange {
 struct FileChange {
     path: String,
     change: &'static str,
-    /// As it is on each side, where it is there.
+    /// The file on each side, if it exists there.
     against: Option<Side>,
     define: Option<Side>,
     /// The unified diff, unless a side is binary.
@@ -211,7 +211,7 @@ impl FileChange {
         }
     }
 
-    /// What becomes of the file, in words.
+    /// A one-line summary of the change.
     fn headline(&self) -> String {
         let bytes = |side: &Side| counted(side.bytes, "byte");
         let mut text = format!("{} {}", self.change, self.path);
@@ -219,8 +219,8 @@ impl FileChange {
             (Some(old), Some(new)) => {
                 let _ = write!(text, " ({} -> {})", old.bytes, bytes(new));
                 match (old.executable, new.executable) {
-                    (false, true) => text.push_str(", can be run"),
-                    (true, false) => text.push_str(", can no longer be run"),
+                    (false, true) => text.push_str(", now executable"),
+                    (true, false) => text.push_str(", no longer executable"),
                     _ => {}
                 }
             }
@@ -236,7 +236,7 @@ impl FileChange {
     }
 }
 
-/// The unified diff of two texts, without and with colours; none where one of them is binary.
+/// The unified diff of two texts, plain and coloured; `None` if one of them is binary.
 fn unified(
     path: &str,
     before: Option<&RenderedFile<'_>>,
@@ -261,7 +261,7 @@ fn unified(
     ))
 }
 
-/// A file as a text, the empty one where there is none.
+/// The text of a file; empty if it is missing.
 fn as_text<'f>(file: Option<&'f RenderedFile<'_>>) -> Option<&'f str> {
     let bytes = file.map_or(&b""[..], |file| &file.contents);
     str::from_utf8(bytes)
@@ -287,7 +287,7 @@ fn json(report: &Report) -> Result<String> {
     Ok(text)
 }
 
-/// The differences for people; `patch` and git pass over what stands before each diff.
+/// The differences as text; `patch` and git skip the headline of each file.
 fn text(report: &Report, files: &[PathBuf], colors: bool) -> String {
     let mut text = String::new();
     for option in &report.options {
@@ -318,7 +318,7 @@ fn text(report: &Report, files: &[PathBuf], colors: bool) -> String {
     text
 }
 
-/// How many files were changed, added and removed.
+/// The number of files changed, added and removed.
 fn counts(files: &[FileChange]) -> String {
     let count = |change: &str| files.iter().filter(|file| file.change == change).count();
     let counts = ["changed", "added", "removed"]
@@ -379,10 +379,10 @@ mod tests {
             project(&[("a", b"x", true)]),
         );
         let change = "1 file changed.\n\nchanged a (1 -> 1 byte)";
-        assert_eq!(told(&plain, &tool), format!("{change}, can be run\n"));
+        assert_eq!(told(&plain, &tool), format!("{change}, now executable\n"));
         assert_eq!(
             told(&tool, &plain),
-            format!("{change}, can no longer be run\n")
+            format!("{change}, no longer executable\n")
         );
         assert_eq!(told(&tool, &tool), "Nothing differs.\n");
     }

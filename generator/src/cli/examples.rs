@@ -1,4 +1,4 @@
-//! `kiln examples`: the worked examples.
+//! `kiln examples`: the list of worked examples.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -14,7 +14,7 @@ use crate::{
 /// Runs `kiln examples`.
 ///
 /// # Errors
-/// An example is wrong.
+/// An example is invalid.
 pub(crate) fn run() -> Result<ExitCode> {
     let template = Template::embedded()?;
     let width = example::names()

@@ -1,4 +1,4 @@
-//! `kiln explain`: what a site is for, what guards it, and a worked answer.
+//! `kiln explain`: the purpose of a TODO site, its tests, and a worked answer.
 
 use std::{
     fmt::Write as _,
@@ -19,22 +19,22 @@ use crate::{
     template::Template,
 };
 
-/// How many messages of a test are shown.
+/// Maximum number of messages shown for a test.
 const MESSAGES: usize = 4;
 
-/// The arguments of `kiln explain`.
+/// Arguments of `kiln explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// The site, such as `model.architecture`; without one, all are listed.
+    /// Id of the site, such as `model.architecture`; if missing, all sites are listed
     #[arg(value_name = "TODO-ID")]
     pub id: Option<String>,
-    /// The project's folder [default: this one, where it is a project; else the template].
+    /// Folder of the project [default: the current folder if it is a project; otherwise the template]
     #[arg(long, value_name = "PROJECT")]
     pub path: Option<PathBuf>,
-    /// Show the answer of this example [default: the one that tells most].
+    /// Show the answer of this example [default: the most instructive one]
     #[arg(long, value_name = "EXAMPLE", requires = "id")]
     pub example: Option<String>,
-    /// How to write it.
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
@@ -42,7 +42,7 @@ pub struct ExplainArgs {
 /// Runs `kiln explain`.
 ///
 /// # Errors
-/// There is no such site or no such answer, the folder holds no project, or a file cannot be read.
+/// The site or its answer does not exist, the folder has no project, or a file cannot be read.
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let template = Template::embedded()?;
     let here = Path::new(".");
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts the answer of an example before the others.
+/// Moves the answer of an example to the front.
 fn put_first(explanation: &mut Explanation, example: &str) -> Result<()> {
     let answers = &mut explanation.answers;
     let found = answers.iter().position(|answer| answer.example == example);
@@ -83,8 +83,8 @@ fn put_first(explanation: &mut Explanation, example: &str) -> Result<()> {
         let error = error.in_argument("--example", example, 0..example.len(), "has no answer");
         let names: Vec<_> = answers.iter().map(|answer| &*answer.example).collect();
         return Err(match &names[..] {
-            [] => error.help("no example changes it: its default is right for all of them"),
-            _ => error.help(suggest(example, names, "the examples that do")),
+            [] => error.help("no example changes this site: the default is right for all of them"),
+            _ => error.help(suggest(example, names, "examples that change it")),
         });
     };
     answers[..=at].rotate_right(1);
@@ -105,11 +105,11 @@ fn list(summaries: &[Summary]) -> String {
         let state = match &site.state {
             None => "",
             Some(State::Done) => "done  ",
-            Some(State::Left { .. }) => "left  ",
+            Some(State::Left { .. }) => "open  ",
         };
         let _ = writeln!(text, "{:width$}  {state}{}", site.id, site.what);
     }
-    text.push_str("\nAll about one: `kiln explain TODO-ID`.\n");
+    text.push_str("\nDetails of a site: `kiln explain TODO-ID`.\n");
     text
 }
 
@@ -118,7 +118,7 @@ fn text(explanation: &Explanation) -> String {
     let _ = writeln!(text, "{}  {}", explanation.id, explanation.file);
     let _ = writeln!(text, "  {}", explanation.what);
     if let Some(now) = &explanation.now {
-        // What was written about the default says nothing of code that has replaced it.
+        // The description of the default does not apply to code that replaced it.
         let is_replaced = explanation.state == Some(State::Done) || explanation.current.is_some();
         let title = if is_replaced {
             "In the template"
@@ -132,9 +132,9 @@ fn text(explanation: &Explanation) -> String {
     }
     match &explanation.state {
         None => {}
-        Some(State::Done) => text.push_str("  Done: its marker is gone.\n"),
+        Some(State::Done) => text.push_str("  Done: the marker is gone.\n"),
         Some(State::Left { file, line }) => {
-            let _ = writeln!(text, "  Left: its marker is at {file}:{line}.");
+            let _ = writeln!(text, "  Open: the marker is at {file}:{line}.");
         }
     }
     if let Some(command) = &explanation.command {
@@ -142,7 +142,7 @@ fn text(explanation: &Explanation) -> String {
         for guard in &explanation.tests {
             write_guard(&mut text, guard);
         }
-        let _ = writeln!(text, "Run just these: {command}");
+        let _ = writeln!(text, "Run these tests: {command}");
     }
     if let Some(code) = &explanation.default {
         write_code(&mut text, "The template has", code);
@@ -158,7 +158,7 @@ fn write_guard(text: &mut String, guard: &Guard) {
     let line = guard.line.map_or(String::new(), |line| format!(":{line}"));
     let _ = writeln!(text, "  {}  {}{line}", guard.name, guard.file);
     if guard.line.is_none() {
-        text.push_str("    It is not there: this project has deleted or renamed it.\n");
+        text.push_str("    The test is missing: this project deleted or renamed it.\n");
         return;
     }
     let _ = writeln!(text, "    {}", guard.says);
@@ -181,7 +181,9 @@ fn write_code(text: &mut String, title: &str, code: &Code) {
 fn write_answers(text: &mut String, explanation: &Explanation) {
     let Some((first, others)) = explanation.answers.split_first() else {
         if explanation.default.is_some() {
-            text.push_str("\nNo example changes it: its default is right for all of them.\n");
+            text.push_str(
+                "\nNo example changes this site: the default is right for all of them.\n",
+            );
         }
         return;
     };
@@ -190,7 +192,7 @@ fn write_answers(text: &mut String, explanation: &Explanation) {
         description,
         code,
     } = first;
-    let _ = writeln!(text, "\nA worked answer, of the example `{example}`:");
+    let _ = writeln!(text, "\nA worked answer, from the example `{example}`:");
     let _ = write!(text, "{description}.");
     write_code(text, "It has", code);
     if !others.is_empty() {

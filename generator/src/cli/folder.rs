@@ -1,4 +1,4 @@
-//! A template in a folder, that `--template` names: a team's own.
+//! A template in a folder, given by `--template`.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::{
     template::{CONFIG_FILE, Template},
 };
 
-/// What cargo-generate takes for the repositories of a host.
+/// cargo-generate's abbreviations of repository hosts.
 const HOSTS: [(&str, &str); 4] = [
     ("gh:", "https://github.com/"),
     ("gl:", "https://gitlab.com/"),
@@ -15,10 +15,10 @@ const HOSTS: [(&str, &str); 4] = [
     ("sr:", "https://git.sr.ht/~"),
 ];
 
-/// The template in `folder`, checked; Kiln's own where none is given.
+/// The checked template in `folder`, or Kiln's own if none is given.
 ///
 /// # Errors
-/// It is no folder, or the template is wrong or holds what Kiln does not support.
+/// The path is not a folder, or the template is invalid or uses a feature that Kiln does not support.
 pub(crate) fn template(folder: Option<&Path>) -> Result<Template> {
     let Some(folder) = folder else {
         return Template::embedded();
@@ -34,7 +34,7 @@ pub(crate) fn template(folder: Option<&Path>) -> Result<Template> {
 fn no_folder(folder: &Path) -> Error {
     let shown = folder.display().to_string();
     if let Some(url) = repository(&shown) {
-        let message = format!("`{shown}` is a repository, and `--template` takes a folder");
+        let message = format!("`{shown}` is a repository, but `--template` requires a folder");
         return Error::input(message).help(format!(
             "clone it first (`git clone {url}`), then give the folder of the template in it"
         ));
@@ -44,10 +44,10 @@ fn no_folder(folder: &Path) -> Error {
     } else {
         Error::input(format!("there is no folder `{shown}`"))
     };
-    error.help(format!("give the folder that holds `{CONFIG_FILE}`"))
+    error.help(format!("give the folder that has the `{CONFIG_FILE}`"))
 }
 
-/// The address of a repository, where `given` is one.
+/// The URL of a repository, if `given` is one.
 fn repository(given: &str) -> Option<String> {
     if given.contains("://") || given.starts_with("git@") {
         return Some(given.to_owned());
@@ -56,22 +56,21 @@ fn repository(given: &str) -> Option<String> {
     hosts.find_map(|(short, host)| Some(format!("{host}{}", given.strip_prefix(short)?)))
 }
 
-/// Checks that neither the template nor the project lies in the other: one would become part of the
-/// other.
+/// Checks that neither the template nor the project lies inside the other.
 ///
 /// # Errors
-/// One does, or the folders cannot be found.
+/// One of them does, or a folder cannot be resolved.
 pub(crate) fn check_apart(template: &Path, destination: &Path) -> Result<()> {
     let (inner, outer) = (resolved(template)?, resolved(destination)?);
     let message = if outer.starts_with(&inner) {
         format!(
-            "the project `{}` would lie in its template `{}`",
+            "the project `{}` would lie inside its template `{}`",
             destination.display(),
             template.display()
         )
     } else if inner.starts_with(&outer) {
         format!(
-            "the template `{}` lies in the folder of the project, `{}`",
+            "the template `{}` lies inside the project's folder `{}`",
             template.display(),
             destination.display()
         )
@@ -81,7 +80,7 @@ pub(crate) fn check_apart(template: &Path, destination: &Path) -> Result<()> {
     Err(Error::input(message).help("give another folder with `--path`"))
 }
 
-/// The absolute path without symbolic links, as far as it exists.
+/// The absolute path, with symbolic links resolved as far as the path exists.
 fn resolved(path: &Path) -> Result<PathBuf> {
     let absolute =
         std::path::absolute(path).map_err(|cause| Error::io("find the folder", path, cause))?;

@@ -1,4 +1,4 @@
-//! `kiln man`: the manual, as pages for `man`.
+//! `kiln man`: manual pages.
 
 use std::{
     fs, io,
@@ -15,17 +15,17 @@ use clap_mangen::{
 use super::output::print;
 use crate::error::{Error, Result};
 
-/// The arguments of `kiln man`.
+/// Arguments of `kiln man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The folder to write kiln.1 and a page for each subcommand into [default: kiln.1 is printed].
+    /// Folder to write kiln.1 and one page per subcommand to [default: print kiln.1].
     pub folder: Option<PathBuf>,
 }
 
 /// Runs `kiln man` for a command line.
 ///
 /// # Errors
-/// The folder cannot be written, or standard output cannot be written.
+/// The folder or standard output cannot be written.
 pub(crate) fn run(args: &ManArgs, command: Command) -> Result<ExitCode> {
     let pages = pages(command)?;
     match &args.folder {
@@ -36,20 +36,20 @@ pub(crate) fn run(args: &ManArgs, command: Command) -> Result<ExitCode> {
 }
 
 fn write(folder: &Path, pages: &[(String, Vec<u8>)]) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|cause| Error::io("make the folder", folder, cause))?;
+    fs::create_dir_all(folder).map_err(|cause| Error::io("create the folder", folder, cause))?;
     for (name, page) in pages {
         let path = folder.join(name);
         fs::write(&path, page).map_err(|cause| Error::io("write", &path, cause))?;
     }
     let (count, folder) = (pages.len(), folder.display());
-    print(&format!("Wrote {count} pages to {folder}.\n"))
+    print(&format!("Wrote {count} manual pages to {folder}.\n"))
 }
 
-/// Every page with the name of its file, that of Kiln itself first.
+/// All pages with their file names, the main page first.
 fn pages(command: Command) -> Result<Vec<(String, Vec<u8>)>> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    // Statuses are the same for all subcommands, and those of Kiln itself are listed.
+    // Exit statuses are the same for all subcommands; only the main page lists them.
     let statuses = command.get_after_help().map(ToString::to_string);
     let statuses = statuses.unwrap_or_default();
     let subcommands = command.get_subcommands().filter(|one| !one.is_hide_set());
@@ -58,7 +58,7 @@ fn pages(command: Command) -> Result<Vec<(String, Vec<u8>)>> {
         let source = concat!("kiln ", env!("CARGO_PKG_VERSION"));
         let man = Man::new(command.clone()).source(source).manual("Kiln");
         let page = page(&man, command, &statuses)
-            .map_err(|cause| Error::system(format!("cannot make a page: {cause}")))?;
+            .map_err(|cause| Error::system(format!("cannot write a manual page: {cause}")))?;
         Ok((man.get_filename(), page))
     })
     .collect()
@@ -80,7 +80,7 @@ fn page(man: &Man, command: &Command, statuses: &str) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The list of exit statuses that `kiln help` ends with, as a section.
+/// The exit statuses from the end of `kiln help`, as a section.
 fn exit_status(statuses: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["EXIT STATUS"]);
@@ -101,7 +101,7 @@ fn exit_status(statuses: &str) -> Roff {
     roff
 }
 
-/// A section whose lines stay as they are.
+/// A section of preformatted text.
 fn block(title: &str, text: &str, page: &mut Vec<u8>) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [title]);

@@ -1,4 +1,4 @@
-//! The command line: a file for each subcommand.
+//! The command line, one file per subcommand.
 
 mod add;
 mod check;
@@ -34,16 +34,16 @@ use crate::error::{Error, Result, nearest};
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  0    done
-  1    `todos --deny`: something is left to do; `check`: a check failed; `update`, `add`: a conflict
-       is left; `doctor`: the default strategy cannot be used here
-  2    wrong input: an argument, a name, an option, a values file or a folder
-  3    the file system or another program failed; nothing half-written is left
-  4    the template is wrong
+  0    success
+  1    `todos --deny`: a TODO site is open; `check`: a check failed; `update`, `add`: a conflict
+       remains; `doctor`: the default strategy cannot be used here
+  2    invalid input: an argument, a name, an option, a values file or a folder
+  3    the file system or another program failed; no partial changes remain
+  4    the template is invalid
   130  cancelled at a prompt, or stopped by Ctrl-C
-  `new --train` passes on the exit status of the training";
+  `new --train` exits with the status of the training";
 
-/// Generates training crates for Burn that train, on several replicas, from the first command.
+/// Generates Burn training crates that train on several replicas without edits.
 #[derive(Debug, Parser)]
 #[command(name = "kiln", version, after_help = EXIT_STATUS, max_term_width = 100)]
 pub struct Cli {
@@ -53,34 +53,34 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a project.
+    /// Create a project
     New(new::NewArgs),
-    /// List the worked examples that `new --example` makes.
+    /// List the worked examples for `new --example`
     Examples,
-    /// List the options, their values and what each changes.
+    /// List the options, their values and the effect of each
     Options(options::OptionsArgs),
-    /// Show what options change in a project, before it is made.
+    /// Show how options change a new project
     Diff(diff::DiffArgs),
-    /// List what is left to change in a project for your own task.
+    /// List the open TODO sites of a project
     Todos(todos::TodosArgs),
-    /// Tell all about a site to change, with a worked answer.
+    /// Explain a TODO site, with a worked answer
     Explain(explain::ExplainArgs),
-    /// Check that a project builds, keeps its contracts, trains and resumes.
+    /// Check that a project builds, passes its contract tests, trains and resumes
     #[command(long_about = check::WHAT)]
     Check(check::CheckArgs),
-    /// Bring into a project what was not chosen when it was made.
+    /// Merge further options into a project
     Add(add::AddArgs),
-    /// Bring later improvements of the template into a project; your changes stay.
+    /// Merge later versions of the template into a project; keeps your changes
     Update(update::UpdateArgs),
-    /// Say what this machine has for building and training, and what is missing.
+    /// Report the devices, tools and libraries of this machine
     Doctor(doctor::DoctorArgs),
-    /// Write a script that completes the command line in a shell.
+    /// Print a shell completion script
     Completions(completions::CompletionsArgs),
-    /// Write the manual, as pages for `man`.
+    /// Print or write the manual pages
     Man(man::ManArgs),
 }
 
-/// Runs Kiln with the arguments of a process, the first of which is its name.
+/// Runs Kiln with the arguments of a process, including the program name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<_> = args.into_iter().collect();
     match Cli::try_parse_from(&args) {
@@ -97,7 +97,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Adds the nearest subcommand where clap sees none.
+/// Adds the nearest subcommand if clap suggests none.
 fn suggest_subcommand(error: &mut clap::Error) {
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
         return;
@@ -110,7 +110,7 @@ fn suggest_subcommand(error: &mut clap::Error) {
     }
 }
 
-/// Whether clap has help or the version to print, and nothing to refuse.
+/// Whether clap has help or the version to print, rather than an error.
 fn is_help(error: &clap::Error) -> bool {
     matches!(
         error.kind(),
@@ -120,17 +120,17 @@ fn is_help(error: &clap::Error) -> bool {
     )
 }
 
-/// Prints help or the version; to standard error where an argument is missing.
+/// Prints help or the version; to standard error if an argument is missing.
 fn print_help(help: &clap::Error) -> Result<()> {
     if help.use_stderr() {
-        // Where it cannot be written, there is nobody to tell.
+        // A failure to write it cannot be reported.
         let _ = help.print();
         return Ok(());
     }
     output::print_colored(&help.render().ansi().to_string())
 }
 
-/// What clap says of the arguments, in the style of all other messages.
+/// Clap's error message in the style of Kiln's messages.
 fn usage_error(error: &clap::Error, args: &[OsString]) -> Error {
     let text = error.render().to_string();
     let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -158,7 +158,7 @@ fn usage_error(error: &clap::Error, args: &[OsString]) -> Error {
     }
 }
 
-/// Names between backticks, as all other messages have them.
+/// Replaces single quotes around names by backticks, as in Kiln's messages.
 fn quoted(text: &str) -> String {
     let quotes = text.matches('\'').count();
     if quotes.is_multiple_of(2) {
@@ -168,7 +168,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The arguments as they were typed, but for their quotes, and which bytes of them an error is about.
+/// The arguments as typed, without quoting, and the span that an error is about.
 fn given(error: &clap::Error, args: &[OsString]) -> (String, Option<Range<usize>>) {
     let kinds = [
         ContextKind::InvalidValue,
@@ -176,7 +176,7 @@ fn given(error: &clap::Error, args: &[OsString]) -> (String, Option<Range<usize>
         ContextKind::InvalidArg,
     ];
     let wrong = kinds.iter().find_map(|kind| match error.get(*kind)? {
-        // An option comes with its placeholder.
+        // Clap appends the placeholder to the name of an option.
         ContextValue::String(wrong) if *kind == ContextKind::InvalidArg => wrong.split(' ').next(),
         ContextValue::String(wrong) => Some(wrong.as_str()).filter(|wrong| !wrong.is_empty()),
         _ => None,
@@ -187,7 +187,7 @@ fn given(error: &clap::Error, args: &[OsString]) -> (String, Option<Range<usize>
         let arg = arg.to_string_lossy();
         line.push(' ');
         let is_wrong = wrong.filter(|wrong| arg == **wrong || arg.ends_with(&format!("={wrong}")));
-        // Of an option that is given twice, the second is too many.
+        // Of a repeated option, point at the last.
         let twice = error.kind() == ErrorKind::ArgumentConflict;
         if let Some(wrong) = is_wrong.filter(|_| twice || span.is_none()) {
             let end = line.len() + arg.len();
@@ -219,7 +219,7 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// Ends with an error.
+/// Prints an error; returns its exit status.
 fn fail(error: Error) -> ExitCode {
     report(&error);
     ExitCode::from(error.kind().exit_status())
@@ -228,6 +228,6 @@ fn fail(error: Error) -> ExitCode {
 fn report(error: &Error) {
     let terminal = io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // Where it cannot be written, there is nobody to tell.
+    // A failure to write it cannot be reported.
     let _ = write!(io::stderr(), "{}", error.draw(color));
 }

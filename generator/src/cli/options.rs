@@ -1,4 +1,4 @@
-//! `kiln options`: what a template asks, and what each answer changes.
+//! `kiln options`: the options of a template and the effect of each value.
 
 use std::{
     fmt::Write as _,
@@ -26,10 +26,10 @@ use crate::{
     },
 };
 
-/// The arguments of `kiln options`.
+/// Arguments of `kiln options`.
 #[derive(Debug, Args)]
 pub struct OptionsArgs {
-    /// List those of the template in a folder, such as your team's, instead of Kiln's own.
+    /// List the options of the template in this folder instead of Kiln's own.
     #[arg(long, value_name = "FOLDER")]
     pub template: Option<PathBuf>,
 }
@@ -37,14 +37,14 @@ pub struct OptionsArgs {
 /// Runs `kiln options`.
 ///
 /// # Errors
-/// The template is wrong.
+/// The template is invalid.
 pub(crate) fn run(args: &OptionsArgs) -> Result<ExitCode> {
     let template = folder::template(args.template.as_deref())?;
     print(&describe(&template)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every option, with what it changes: found by rendering, so it is true.
+/// A description of every option and the effect of its values, which is found by rendering.
 pub(crate) fn describe(template: &Template) -> Result<String> {
     if template.options().is_empty() {
         return Ok("The template has no options.\n".to_owned());
@@ -73,24 +73,24 @@ pub(crate) fn describe(template: &Template) -> Result<String> {
             }
         }
         if option.default.is_none() {
-            text.push_str("  it has no default\n");
+            text.push_str("  no default\n");
         }
         if let OptionKind::Text { regex: Some(regex) } = &option.kind {
-            let _ = writeln!(text, "  it must match the regex {regex}");
+            let _ = writeln!(text, "  must match the regex {regex}");
         }
     }
     if let Err(option) = base {
         let _ = writeln!(
             text,
-            "\nWhat they change is not shown: only you know a value of `{option}`."
+            "\nThe effect of values is not shown: `{option}` has neither default nor known values."
         );
     }
     text.push_str("\nSet them with --define KEY=VALUE or in a --values file.\n");
     Ok(text)
 }
 
-/// Answers to compare with: the defaults, and a value of each option that has none. The name of the
-/// first option of which no value is known, if any.
+/// Answers to compare with: the defaults, and a valid value of each option without default. If no
+/// valid value is known, the name of that option.
 fn base(template: &Template) -> Result<std::result::Result<Answers, &str>> {
     let mut values = Values::new();
     for option in template.options() {
@@ -104,7 +104,7 @@ fn base(template: &Template) -> Result<std::result::Result<Answers, &str>> {
     Answers::complete(template, Name::parse("my-model")?, values).map(Ok)
 }
 
-/// The values to try. Of a text: the default, and one that is not the default.
+/// The values to try: all of them; of a string, the default and another value.
 fn samples(option: &TemplateOption) -> Vec<Value> {
     let mut values = option.values();
     if let OptionKind::Text { .. } = option.kind {
@@ -138,7 +138,7 @@ fn mark(default: bool) -> &'static str {
 fn write_changes(text: &mut String, before: &Rendered<'_>, after: &Rendered<'_>) {
     let mut any = false;
     let changes = changes(before, after);
-    // Every answer is recorded, which says nothing of it.
+    // The record contains every answer, so its changes are not shown.
     for change in changes.filter(|change| change.path() != Path::new(RECORD_FILE)) {
         let verb = match change {
             Change::Added(_) => "adds",

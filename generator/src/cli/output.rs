@@ -1,4 +1,4 @@
-//! What subcommands print, and how.
+//! Output of subcommands.
 
 use std::io::{self, Write};
 
@@ -6,27 +6,27 @@ use clap::ValueEnum;
 
 use crate::error::{Error, Result};
 
-/// How a list is written.
+/// Output format of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Human-readable text
     Text,
-    /// For programs.
+    /// JSON
     Json,
 }
 
-/// Prints to standard output; whoever stops reading, as `head` does, has had enough.
+/// Prints to standard output. A closed pipe, as `head` leaves it, is not an error.
 ///
 /// # Errors
-/// It cannot be written, such as to a full disk.
+/// Writing fails, for example because the disk is full.
 pub(crate) fn print(text: &str) -> Result<()> {
     print_to(io::stdout().lock(), text)
 }
 
-/// As [`print`], a text with colours, which are left out where they are not wanted.
+/// Like [`print`], for text with colours, which are stripped if unsupported.
 ///
 /// # Errors
-/// As [`print`].
+/// As for [`print`].
 pub(crate) fn print_colored(text: &str) -> Result<()> {
     print_to(anstream::stdout().lock(), text)
 }
@@ -36,14 +36,13 @@ fn print_to(mut output: impl Write, text: &str) -> Result<()> {
     match written.and_then(|()| output.flush()) {
         Err(cause) if cause.kind() != io::ErrorKind::BrokenPipe => {
             let message = format!("cannot write to standard output: {cause}");
-            Err(Error::system(message).help("check where it is redirected to"))
+            Err(Error::system(message).help("check where the output is redirected to"))
         }
         _ => Ok(()),
     }
 }
 
-/// Writes a line to standard error, beside what a command does. Where nobody reads it, there is nobody
-/// to tell.
+/// Writes a line to standard error, at once, as that has no buffer. A failure to write it is ignored.
 pub(crate) fn note(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

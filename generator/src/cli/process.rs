@@ -1,4 +1,4 @@
-//! Other programs: run with a time limit, and ended together with all that they started.
+//! Child processes with a time limit, which are killed together with their descendants.
 
 use std::{
     io,
@@ -15,48 +15,48 @@ use process_wrap::std::{ChildWrapper, CommandWrap};
 
 use super::output::note;
 
-/// Between two looks at a program.
+/// The polling interval.
 const POLL: Duration = Duration::from_millis(5);
 
-/// For a program that was killed to be gone. One that hangs in the kernel, as behind a broken
-/// driver, never is, and is left behind.
+/// Maximum time for a killed process to exit. A process that hangs in the kernel, for example in a
+/// broken driver, never does and is abandoned.
 const REAP: Duration = Duration::from_secs(2);
 
-/// Asks a program to end; the number is the same on every Unix.
+/// The number of SIGTERM, which is the same on every Unix.
 #[cfg(unix)]
 const SIGTERM: i32 = 15;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static LISTENING: Once = Once::new();
 
-/// From now on Ctrl-C and SIGTERM no longer end Kiln at once, but all programs that it waits for.
+/// From now on, Ctrl-C and SIGTERM stop the running child process instead of ending Kiln at once.
 pub(crate) fn listen() {
     LISTENING.call_once(|| {
         if let Err(error) = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed)) {
             note(&format!(
-                "warning: Ctrl-C will not end the programs that Kiln starts: {error}"
+                "warning: Ctrl-C will not stop child processes: {error}"
             ));
         }
     });
 }
 
-/// Whether the user asked for an end.
+/// Whether the user pressed Ctrl-C.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// How a program came to its end.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself.
+    /// The process exited.
     Exited(ExitStatus),
-    /// It was killed, as its time was over.
+    /// The time limit expired, and the process was killed.
     TimedOut,
-    /// It was killed, as the user asked for an end.
+    /// The user pressed Ctrl-C, and the process was killed.
     Interrupted,
 }
 
-/// A program on its way. Dropped, it is killed.
+/// A running child process, which is killed on drop.
 pub(crate) struct Running {
     child: Box<dyn ChildWrapper>,
     deadline: Option<Instant>,
@@ -64,13 +64,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a program, which may run for `limit`.
+    /// Starts a process with an optional time limit.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process cannot be started.
     pub(crate) fn start(command: Command, limit: Option<Duration>) -> io::Result<Self> {
         let mut command = CommandWrap::from(command);
-        // What it starts in turn is ended with it.
+        // Descendants are killed with the process.
         #[cfg(unix)]
         command.wrap(process_wrap::std::ProcessGroup::leader());
         #[cfg(windows)]
@@ -82,19 +82,19 @@ impl Running {
         })
     }
 
-    /// Waits until it has ended.
+    /// Waits for the process to end.
     ///
     /// # Errors
-    /// The system cannot tell.
+    /// The operating system cannot report the status.
     pub(crate) fn wait(&mut self) -> io::Result<Ended> {
         let ended = self.wait_until(|| false)?;
         Ok(ended.unwrap_or(Ended::Interrupted))
     }
 
-    /// Waits until it has ended, or until `condition` holds, which gives `None`.
+    /// Waits until the process ends or `condition` holds; returns `None` in the latter case.
     ///
     /// # Errors
-    /// The system cannot tell.
+    /// The operating system cannot report the status.
     pub(crate) fn wait_until(&mut self, condition: impl Fn() -> bool) -> io::Result<Option<Ended>> {
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -119,9 +119,9 @@ impl Running {
         }
     }
 
-    /// Asks it to end. Windows can ask nobody without a window, and kills it.
+    /// Sends SIGTERM. On Windows, kills the process, as console programs cannot be asked.
     pub(crate) fn ask_to_end(&mut self) {
-        // It may just have ended by itself, which waiting for it tells.
+        // If the process has just exited, waiting for it reports so.
         #[cfg(unix)]
         let _ = self.child.signal(SIGTERM);
         #[cfg(not(unix))]
@@ -131,7 +131,7 @@ impl Running {
     fn kill(&mut self) {
         self.ended = true;
         let until = Instant::now() + REAP;
-        // It may just have ended by itself.
+        // The process may just have exited.
         let _ = self.child.start_kill();
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(POLL);
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(ended.unwrap(), Ended::TimedOut);
         assert!(started.elapsed() < Duration::from_millis(900));
         thread::sleep(Duration::from_millis(1_300));
-        assert!(!file.exists(), "what it started goes on");
+        assert!(!file.exists(), "a descendant is still running");
     }
 
     #[test]

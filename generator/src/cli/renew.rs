@@ -1,12 +1,12 @@
-//! What `kiln update` and `kiln add` share: a project is rendered as it was made and as it should be, and
-//! the difference is merged into it.
+//! The common part of `kiln update` and `kiln add`: renders the merge base and the new project, and
+//! merges the difference into the project's files.
 
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
+    process::ExitCode,
 };
 
 use clap::Args;
@@ -17,7 +17,9 @@ use crate::{
     display::slashed,
     error::{Error, Result},
     project::{
-        check_way, git_command,
+        check_way,
+        engine::{ENGINE_FOLDER, with_untouched_engine},
+        git,
         merge::{Fate, Labels, MergedFile, Mine, merge},
         overlay::render_example,
         record::Record,
@@ -28,40 +30,48 @@ use crate::{
     template::{Template, answers::Answers, example::Example, history::Release, is_executable},
 };
 
-/// How a project is renewed.
+/// Common arguments of `kiln update` and `kiln add`.
 #[derive(Debug, Args)]
 pub struct RenewArgs {
-    /// Print what would become of each file, and change nothing.
+    /// Print the outcome for each file without changing any.
     #[arg(long)]
     pub dry_run: bool,
-    /// Also merge into files that were edited and that git does not have as they are.
+    /// Also merge into edited files whose changes are not committed to git.
     #[arg(long)]
     pub allow_dirty: bool,
-    /// How to write what became of each file.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
-/// A project that is renewed.
+/// Printed if the engine is merged rather than replaced as a whole.
+const ENGINE_MERGED: &str =
+    "  engine/ was edited (its hash differs from `.kiln.toml`): merging it file by file\n";
+
+/// The project to change.
 pub(crate) struct Project<'p> {
     folder: &'p Path,
-    /// From before its record is read, so that nobody else renews it meanwhile; none in a dry run.
+    /// Begun before the record is read, to lock out concurrent runs; `None` in a dry run.
     transaction: Option<Transaction>,
 }
 
 impl<'p> Project<'p> {
-    /// Locks the project in `folder`, unless it is a dry run.
+    /// Locks the project in `folder`, unless in a dry run.
     pub fn open(folder: &'p Path, args: &RenewArgs) -> Result<Self> {
         if !check_is_project(folder)? && args.dry_run {
-            let message = format!("a stopped Kiln left `{}` half changed", folder.display());
-            let help = "run the command without `--dry-run`: it undoes that first";
+            let message = format!(
+                "an interrupted run of Kiln left `{}` partially changed",
+                folder.display()
+            );
+            let help =
+                "run the command without `--dry-run`, which first rolls back the partial changes";
             return Err(Error::input(message).help(help));
         }
         let transaction = (!args.dry_run)
             .then(|| Transaction::begin(folder))
             .transpose()?;
         if transaction.as_ref().is_some_and(Transaction::has_undone) {
-            note("note: what a stopped Kiln had left half done is undone");
+            note("note: rolled back the partial changes of an interrupted run");
         }
         Ok(Self {
             folder,
@@ -70,8 +80,8 @@ impl<'p> Project<'p> {
     }
 }
 
-/// Refuses a folder that holds no project, before anything is written there; says whether the project is
-/// whole.
+/// Refuses a folder without a project, before anything is written there. Returns false if a
+/// transaction in the folder is unfinished.
 fn check_is_project(folder: &Path) -> Result<bool> {
     let whole = !transaction::is_unfinished(folder);
     if whole {
@@ -80,17 +90,18 @@ fn check_is_project(folder: &Path) -> Result<bool> {
     Ok(whole)
 }
 
-/// What a project was made from, or would be made from.
+/// The template of one side of a merge.
 pub(crate) struct Source {
     pub template: Template,
-    /// Where it is one of Kiln's own.
+    /// The release, if the template is Kiln's own.
     pub release: Option<Release>,
-    /// What conflict markers call it.
+    /// The name in conflict markers.
     pub label: String,
 }
 
 impl Source {
-    /// What the project of `record` was made from: the template in `folder`, or one that Kiln knows.
+    /// The template that the project of `record` was generated from: the one in `folder`, or that
+    /// of a release.
     pub fn of_record(record: &Record, folder: Option<&Path>) -> Result<Self> {
         match folder {
             Some(folder) => Self::of_folder(folder),
@@ -116,7 +127,7 @@ impl Source {
         })
     }
 
-    /// Renders a project, that of an example where it was made from one.
+    /// Renders a project, including its example, if any.
     pub fn render(
         &self,
         example: Option<&str>,
@@ -131,26 +142,33 @@ impl Source {
         match &self.release {
             Some(release) => release.example(&self.template, name),
             None => Err(Error::input(format!(
-                "the project was made from the example `{name}` of Kiln, and not from `{}`",
+                "the project was generated from Kiln's example `{name}`, not from `{}`",
                 self.label
             ))
-            .help("leave `--from` and `--template` out")),
+            .help("remove `--from` and `--template`")),
         }
     }
 }
 
-/// Merges the difference of two renderings into a project, and says what became of it.
+/// Merges the difference of two renderings into a project and prints the outcome. An engine whose
+/// hash matches `record` is replaced as a whole.
 ///
 /// # Errors
-/// Something stands in the way, or was edited and is not in version control, or the file system fails.
+/// A path is blocked, an edited file is not committed, or the file system fails.
 pub(crate) fn renew(
     project: &mut Project<'_>,
+    record: &Record,
     base: &Rendered<'_>,
     new: &Rendered<'_>,
     labels: Labels<'_>,
     args: &RenewArgs,
 ) -> Result<ExitCode> {
-    let merged = merge(base, new, labels, |path| read(project.folder, path))?;
+    let untouched = match &record.engine {
+        Some(hash) => with_untouched_engine(base, new, project.folder, hash)?,
+        None => None,
+    };
+    let start = untouched.as_ref().unwrap_or(base);
+    let merged = merge(start, new, labels, |path| read(project.folder, path))?;
     if !args.allow_dirty {
         refuse_uncommitted(project.folder, &merged)?;
     }
@@ -162,14 +180,24 @@ pub(crate) fn renew(
         transaction.apply(&changes, &[])?;
     }
     match args.format {
-        Format::Text => print(&report(&merged, &new_sites(base, new), args.dry_run))?,
+        Format::Text => {
+            if record.engine.is_some() && untouched.is_none() && concerns_engine(&merged) {
+                print(ENGINE_MERGED)?;
+            }
+            print(&report(&merged, &new_sites(base, new), args.dry_run))?;
+        }
         Format::Json => print(&format!("{}\n", json(&merged, args.dry_run)))?,
     }
     let left = merged.iter().any(|file| file.fate.needs_a_look());
     Ok(ExitCode::from(u8::from(left)))
 }
 
-/// A file of the project, which must be one that Kiln may write.
+fn concerns_engine(merged: &[MergedFile]) -> bool {
+    let mut files = merged.iter();
+    files.any(|file| file.path.starts_with(ENGINE_FOLDER))
+}
+
+/// Reads a file of the project, which must be one that Kiln may write.
 fn read(project: &Path, path: &Path) -> Result<Option<Mine>> {
     if !check_way(project, path, false)? {
         return Ok(None);
@@ -182,8 +210,7 @@ fn read(project: &Path, path: &Path) -> Result<Option<Mine>> {
     }))
 }
 
-/// Refuses to change a file that its user edited and that git does not have as it is. All others can be
-/// rendered again.
+/// Refuses to change an edited file whose changes are not committed. Unedited files can be rendered again.
 fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
     let edited = merged
         .iter()
@@ -194,10 +221,10 @@ fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
     }
     let (files, why) = match uncommitted(project, &edited) {
         Some(files) if files.is_empty() => return Ok(()),
-        Some(files) => (files, "git does not have your changes of"),
+        Some(files) => (files, "your changes are not committed to git:"),
         None => (
             edited.iter().map(|path| path.to_path_buf()).collect(),
-            "no git repository has your changes of",
+            "your changes are not in a git repository:",
         ),
     };
     let first: Vec<_> = files
@@ -209,15 +236,18 @@ fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let message = format!("{why} {}{more}, and merging changes them", first.join(", "));
+    let message = format!(
+        "{why} {}{more}, and merging would modify them",
+        first.join(", ")
+    );
     Err(Error::input(message).help(
-        "commit them first, so that you can go back; or add `--allow-dirty`. Nothing was changed",
+        "commit them first, so that you can revert the merge, or add `--allow-dirty`; nothing was changed",
     ))
 }
 
-/// Those of the files that git has not, or not as they are; `None` outside of a repository.
+/// The files that are untracked or modified in git; `None` outside a repository.
 fn uncommitted(project: &Path, files: &[&Path]) -> Option<Vec<PathBuf>> {
-    // It compares none but those that it lists with an `H`: others can be hidden from it.
+    // `git status` compares only files that `ls-files` lists as `H`; others can be hidden from it.
     let listed = git(project, &["ls-files", "-v", "-z", "--"], files)?;
     let listed: BTreeSet<&str> = listed
         .split('\0')
@@ -236,20 +266,7 @@ fn uncommitted(project: &Path, files: &[&Path]) -> Option<Vec<PathBuf>> {
     Some(changed.map(PathBuf::from).collect())
 }
 
-/// What git says of files in a folder; `None` where it fails.
-fn git(folder: &Path, args: &[&str], files: &[&Path]) -> Option<String> {
-    let output = git_command()
-        .arg("--literal-pathspecs")
-        .args(args)
-        .args(files)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output();
-    let output = output.ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The sites that are new, with their files.
+/// The new TODO sites with their files.
 fn new_sites(base: &Rendered<'_>, new: &Rendered<'_>) -> Vec<(String, String)> {
     let sites = |rendered: &Rendered<'_>| {
         let text = rendered.get(SITES_FILE).unwrap_or_default();
@@ -262,7 +279,7 @@ fn new_sites(base: &Rendered<'_>, new: &Rendered<'_>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What became, or would become, of a file, in a word and in a sentence.
+/// The outcome for a file, as a word and a sentence.
 fn words(fate: Fate) -> (&'static str, String) {
     let sentence = |text: &str| text.to_owned();
     match fate {
@@ -277,22 +294,22 @@ fn words(fate: Fate) -> (&'static str, String) {
         Fate::Removed => ("removed", String::new()),
         Fate::Binary => (
             "conflict",
-            sentence("no text, so yours stays; the template's differs"),
+            sentence("binary: your version is kept; the template's differs"),
         ),
         Fate::Orphan => (
             "kept",
-            sentence("the template has it no longer, and you changed it"),
+            sentence("removed from the template, but you changed the file"),
         ),
         Fate::Absent => (
             "left out",
-            sentence("the template changed it, and you removed it"),
+            sentence("changed in the template, but you removed the file"),
         ),
     }
 }
 
 fn report(merged: &[MergedFile], sites: &[(String, String)], dry_run: bool) -> String {
     if merged.is_empty() {
-        return "Nothing to change: the project has it all.\n".to_owned();
+        return "Nothing to change: the project is up to date.\n".to_owned();
     }
     let width = merged
         .iter()
@@ -306,7 +323,7 @@ fn report(merged: &[MergedFile], sites: &[(String, String)], dry_run: bool) -> S
         let _ = writeln!(text, "{}", line.trim_end());
     }
     if !sites.is_empty() {
-        text.push_str("\nNew sites for your task:\n");
+        text.push_str("\nNew TODO sites:\n");
     }
     for (id, file) in sites {
         let _ = writeln!(text, "  {id}  {file}");
@@ -317,7 +334,7 @@ fn report(merged: &[MergedFile], sites: &[(String, String)], dry_run: bool) -> S
         .count();
     text.push('\n');
     text.push_str(match (dry_run, conflicts) {
-        (true, _) => "Nothing was changed: this is what would become of each file.\n",
+        (true, _) => "Dry run: nothing was changed.\n",
         (false, 0) => {
             "Next:\n  cargo test    # the contract tests\n  git diff      # what changed\n"
         }

@@ -1,4 +1,4 @@
-//! What is known about the terminal that Kiln runs in.
+//! Properties of the terminal.
 
 use std::{
     env,
@@ -6,12 +6,12 @@ use std::{
     io::{self, IsTerminal},
 };
 
-/// Whether there is somebody to ask.
+/// Whether a user can answer prompts.
 pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Whether the terminal cannot move its cursor, as git decides it: `TERM` is `dumb`, or, where
+/// Whether the terminal cannot move its cursor. As in git, `TERM` is then `dumb` or, where
 /// terminals set it, missing.
 pub(crate) fn is_dumb() -> bool {
     is_dumb_term(env::var_os("TERM").as_deref())
@@ -20,7 +20,7 @@ pub(crate) fn is_dumb() -> bool {
 fn is_dumb_term(term: Option<&OsStr>) -> bool {
     match term {
         Some(term) if !term.is_empty() => term == "dumb",
-        // Windows has no such variable.
+        // Windows does not set `TERM`.
         _ => cfg!(unix),
     }
 }

@@ -1,4 +1,4 @@
-//! `kiln todos`: what is left to do in a project.
+//! `kiln todos`: the open TODO sites of a project.
 
 use std::{
     fmt::Write as _,
@@ -15,19 +15,19 @@ use crate::{
     project::todo::{self, Scan, Todo},
 };
 
-/// The exit status of `--deny` where something is left.
+/// The exit status of `--deny` if a site is open.
 const LEFT: u8 = 1;
 
-/// The arguments of `kiln todos`.
+/// Arguments of `kiln todos`.
 #[derive(Debug, Args)]
 pub struct TodosArgs {
-    /// The project's folder.
+    /// Folder of the project.
     #[arg(default_value = ".")]
     pub path: PathBuf,
-    /// How to write the list.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Exit with status 1 if anything is left.
+    /// Exit with status 1 if a site is open.
     #[arg(long)]
     pub deny: bool,
 }
@@ -35,7 +35,7 @@ pub struct TodosArgs {
 /// Runs `kiln todos`.
 ///
 /// # Errors
-/// The folder holds no project, or a file cannot be read.
+/// The folder has no project, or a file cannot be read.
 pub(crate) fn run(args: &TodosArgs) -> Result<ExitCode> {
     let scan = todo::scan(&args.path)?;
     match args.format {
@@ -72,13 +72,13 @@ fn text(scan: &Scan, path: &Path) -> String {
     let custom = scan.todos.iter().filter(|todo| todo.custom).count();
     let _ = write!(
         text,
-        "{} of {} left in {}",
+        "{} of {} open in {}",
         left.len(),
         counted(scan.sites, "site"),
         path.display()
     );
     if custom > 0 {
-        let _ = write!(text, ", and {custom} of the project's own");
+        let _ = write!(text, ", and {custom} that the template does not define");
     }
     text.push_str(".\n");
     text
@@ -86,7 +86,7 @@ fn text(scan: &Scan, path: &Path) -> String {
 
 fn write_todo(text: &mut String, todo: &Todo) {
     let own = if todo.custom {
-        "  (not of the template)"
+        "  (not in the template)"
     } else {
         ""
     };

@@ -1,4 +1,4 @@
-//! `kiln update`: brings later improvements of the template into a project.
+//! `kiln update`: merges a later version of the template into a project.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -14,19 +14,19 @@ use crate::{
     template::{answers::Answers, history::Release, values},
 };
 
-/// The arguments of `kiln update`.
+/// Arguments of `kiln update`.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
-    /// The project's folder.
+    /// Folder of the project.
     #[arg(default_value = ".")]
     pub path: PathBuf,
-    /// Set an option that the new template has and the old one had not.
+    /// Set an option that is new in the template.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
-    /// The folder of your own template as it was when the project was made.
+    /// Folder of your own template, as it was when the project was generated.
     #[arg(long, value_name = "FOLDER", requires = "template")]
     pub from: Option<PathBuf>,
-    /// The folder of your own template as it is now.
+    /// Folder of your own template, as it is now.
     #[arg(long, value_name = "FOLDER", requires = "from")]
     pub template: Option<PathBuf>,
     #[command(flatten)]
@@ -36,8 +36,8 @@ pub struct UpdateArgs {
 /// Runs `kiln update`.
 ///
 /// # Errors
-/// The folder holds no project of Kiln, or one of a template that is not known; an option is wrong; or
-/// what [`renew`] refuses.
+/// The folder has no Kiln project, or its template is unknown; an option is invalid; or an error of
+/// [`renew`].
 pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
     let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
             base.label, new.label
         ))?;
         for option in others {
-            let why = "no longer exists, or no longer takes its value";
+            let why = "no longer exists or no longer has this value";
             print(&format!("  the option `{option}` {why}\n"))?;
         }
     }
@@ -73,6 +73,7 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
     let example = record.example.as_ref().map(|(name, _)| name.as_str());
     renew(
         &mut project,
+        &record,
         &base.render(example, &was, &args.path)?,
         &new.render(example, &is, &args.path)?,
         labels,

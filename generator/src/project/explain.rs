@@ -1,7 +1,7 @@
-//! What there is to know of a site: its list, its marker, the tests that guard it, the code that
-//! stands there, and the code of the examples that changed it.
+//! Explanations of TODO sites: the entry in the list of sites, the marker, the tests, the current
+//! code, and the code of the examples that change the site.
 //!
-//! All of it is read where it stands, so it cannot differ from what it tells about.
+//! Everything is read from the sources, so that it is always up to date.
 
 use std::{
     cell::OnceCell,
@@ -29,88 +29,88 @@ use crate::{
     },
 };
 
-/// Where the contract tests are, one file a module.
+/// The folder of the contract tests, with one file per module.
 const CONTRACT: &str = "tests/contract";
-/// How many lines an answer may have to be the first.
+/// Maximum number of lines of an answer that may come first.
 const LONG: usize = 60;
-/// The name of the project that the template is rendered for.
+/// The project name for rendering the template.
 const SAMPLE: &str = "my-model";
 
-/// A site in a list.
+/// A TODO site in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Its unique name.
+    /// Unique id.
     pub id: String,
-    /// What is to be done.
+    /// What to do.
     pub what: String,
-    /// Whether its marker is still in the project, and where; `None` outside of a project.
+    /// The state in the project; `None` outside a project.
     pub state: Option<State>,
 }
 
-/// How far a site is in a project.
+/// The state of a TODO site in a project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "is")]
 pub enum State {
-    /// Its marker is gone.
+    /// The marker has been removed.
     Done,
-    /// Its marker is there.
+    /// The marker is present.
     Left {
-        /// The file, below the project's folder, with `/` between the parts.
+        /// File of the marker, relative to the project, with `/` as separator.
         file: String,
-        /// The line, from 1.
+        /// Line of the marker, from 1.
         line: usize,
     },
 }
 
-/// All about a site.
+/// The explanation of a TODO site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Its unique name.
+    /// Unique id.
     pub id: String,
-    /// The file that it was generated in.
+    /// File of the site in a new project.
     pub file: String,
-    /// What is to be done.
+    /// What to do.
     pub what: String,
-    /// What stands there now, in words.
+    /// A description of the default code.
     pub now: Option<String>,
-    /// The other notes of the marker, such as shapes, by their title.
+    /// Further notes of the marker, such as shapes, by title.
     pub notes: BTreeMap<String, String>,
-    /// Whether its marker is still in the project, and where; `None` outside of a project.
+    /// The state in the project; `None` outside a project.
     pub state: Option<State>,
-    /// The tests that guard it.
+    /// The tests of the site.
     pub tests: Vec<Guard>,
-    /// The command that runs just these tests, in the project's folder.
+    /// The command that runs these tests in the project's folder.
     pub command: Option<String>,
-    /// What the template has there.
+    /// The template's code.
     pub default: Option<Code>,
-    /// What the project has there, where that can be found and differs from the template.
+    /// The project's code, if it is found and differs from the template's.
     pub current: Option<Code>,
-    /// What the examples have there that changed it: first that with the most new lines, as it tells
-    /// the most, but long ones last.
+    /// The code of the examples that change the site. The first has the most new lines, as it is
+    /// the most instructive, but long answers come last.
     pub answers: Vec<Answer>,
 }
 
-/// A test that guards a site.
+/// A test of a TODO site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Guard {
-    /// Its name in the contract tests.
+    /// Name of the test function, with its module.
     pub name: String,
-    /// Its file, below the project's folder.
+    /// File of the test, relative to the project.
     pub file: String,
-    /// Its line, from 1; `None` where it is not there.
+    /// Line of the test, from 1; `None` if the test is missing.
     pub line: Option<usize>,
-    /// What it holds: its documentation, or else the sentence that is its name.
+    /// What the test checks: its documentation, or its name as a sentence.
     pub says: String,
-    /// What its checks say where they fail.
+    /// The failure messages of its checks.
     pub messages: Vec<String>,
 }
 
-/// Code of a site.
+/// The code of a TODO site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Code {
     /// The file.
     pub file: String,
-    /// The line, from 1, that it starts at.
+    /// The first line, counted from 1.
     pub line: usize,
     /// The items of the site, without its marker.
     pub code: String,
@@ -119,16 +119,16 @@ pub struct Code {
 /// A worked answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// The name of the example.
+    /// Name of the example.
     pub example: String,
-    /// What the example is, in a sentence.
+    /// Description of the example, in one sentence.
     pub description: String,
-    /// What it has at the site.
+    /// The example's code.
     #[serde(flatten)]
     pub code: Code,
 }
 
-/// Explains the sites of the template, or of a project.
+/// Explains the TODO sites of the template or of a project.
 pub struct Explainer<'t> {
     template: &'t Template,
     /// The template with its defaults.
@@ -138,7 +138,7 @@ pub struct Explainer<'t> {
     examples: OnceCell<Vec<Filled<'t>>>,
 }
 
-/// An example, and the template with its answers before and after it is laid over it.
+/// An example, with the template rendered before and after its overlay.
 struct Filled<'t> {
     example: Example,
     before: Rendered<'t>,
@@ -151,10 +151,10 @@ struct Project {
 }
 
 impl<'t> Explainer<'t> {
-    /// Explains the sites of a template of Kiln.
+    /// Explains the TODO sites of a template.
     ///
     /// # Errors
-    /// The template is wrong.
+    /// The template is invalid.
     pub fn of_template(template: &'t Template) -> Result<Self> {
         let plain = rendered(template, None)?;
         let sites = text_in(&plain, SITES_FILE).unwrap_or_default();
@@ -167,10 +167,10 @@ impl<'t> Explainer<'t> {
         })
     }
 
-    /// Explains the sites of the project in `root`, beside what `template` has there.
+    /// Explains the TODO sites of the project in `root`, compared with `template`.
     ///
     /// # Errors
-    /// `root` holds no project of Kiln, its `todos.toml` is wrong, or a file cannot be read.
+    /// `root` has no Kiln project, its `todos.toml` is invalid, or a file cannot be read.
     pub fn of_project(template: &'t Template, root: &Path) -> Result<Self> {
         Ok(Self {
             template,
@@ -184,7 +184,7 @@ impl<'t> Explainer<'t> {
         })
     }
 
-    /// The sites, in the order of their list; a project's own markers come last.
+    /// The TODO sites in the order of their list, followed by markers that the template does not define.
     pub fn summaries(&self) -> Vec<Summary> {
         let listed = self.sites.iter().map(|site| Summary {
             id: site.id.clone(),
@@ -199,10 +199,10 @@ impl<'t> Explainer<'t> {
         listed.chain(own).collect()
     }
 
-    /// All about the site `id`.
+    /// The explanation of the site `id`.
     ///
     /// # Errors
-    /// There is no such site, an example is wrong, or a file cannot be read.
+    /// The site does not exist, an example is invalid, or a file cannot be read.
     pub fn explain(&self, id: &str) -> Result<Explanation> {
         let site = self.sites.iter().find(|site| site.id == id);
         let own = self.own().find(|todo| todo.id == id);
@@ -245,7 +245,7 @@ impl<'t> Explainer<'t> {
             .help(suggest(id, ids, "the sites"))
     }
 
-    /// The markers of the project that are not of the template.
+    /// The markers of the project that the template does not define.
     fn own(&self) -> impl Iterator<Item = &Todo> {
         let todos = self.project.iter().flat_map(|project| &project.scan.todos);
         todos.filter(|todo| todo.custom)
@@ -264,7 +264,7 @@ impl<'t> Explainer<'t> {
         }))
     }
 
-    /// The notes of the marker: those of the project, or, where it is gone, of the template.
+    /// The notes of the project's marker or, if that was removed, of the template's.
     fn notes(&self, id: &str, file: &str) -> BTreeMap<String, String> {
         if let Some(todo) = self.todo(id) {
             return todo.notes.clone();
@@ -273,12 +273,12 @@ impl<'t> Explainer<'t> {
         marker(file, &text, id).map_or_else(BTreeMap::new, |(todo, _)| todo.notes)
     }
 
-    /// Where the template has the site.
+    /// The location of the site in the template.
     fn place(&self, id: &str, file: &str) -> Option<SitePlace> {
         SitePlace::find(id, file, &text_in(&self.plain, file)?)
     }
 
-    /// What the project has at the site: by its marker, or else by the names of the template's items.
+    /// The project's code of the site, found by its marker or by the names of the template's items.
     fn current(&self, id: &str, file: &str, place: Option<&SitePlace>) -> Result<Option<Code>> {
         let Some(project) = &self.project else {
             return Ok(None);
@@ -292,7 +292,7 @@ impl<'t> Explainer<'t> {
         Ok(place.and_then(|place| place.code_in(&text)))
     }
 
-    /// What the examples have that differs from the template with the same answers.
+    /// The code of each example that differs from the template with the same answers.
     fn answers(&self, place: Option<&SitePlace>) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         let Some(place) = place else {
@@ -320,7 +320,7 @@ impl<'t> Explainer<'t> {
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
-    /// The examples that are projects, which are rendered when the first site asks for them.
+    /// The examples that are projects, rendered on first use.
     fn examples(&self) -> Result<&[Filled<'t>]> {
         if let Some(examples) = self.examples.get() {
             return Ok(examples);
@@ -339,7 +339,7 @@ impl<'t> Explainer<'t> {
         Ok(self.examples.get_or_init(|| examples))
     }
 
-    /// What a contract test holds, from its source: that of the project where it has one.
+    /// The description of a contract test, from its source in the project or else in the template.
     fn guard(&self, test: &str) -> Result<Guard> {
         let (module, name) = test.rsplit_once("::").unwrap_or(("main", test));
         let file = format!("{CONTRACT}/{}.rs", module.replace("::", "/"));
@@ -365,7 +365,7 @@ impl<'t> Explainer<'t> {
 }
 
 impl Project {
-    /// The text of a file below the project's folder; `None` where there is none.
+    /// The text of a file of the project; `None` if it is missing.
     fn read(&self, file: &str) -> Result<Option<String>> {
         let inside = |part| matches!(part, Component::Normal(_));
         if !Path::new(file).components().all(inside) {
@@ -387,11 +387,11 @@ impl Project {
     }
 }
 
-/// The items of a site, by their names, so that they are found without its marker as well.
+/// The items of a site by name, which identify the site without its marker.
 struct SitePlace {
     id: String,
     file: String,
-    /// The first is that which the marker is about.
+    /// The first item is the one below the marker.
     items: Vec<source::Path>,
 }
 
@@ -416,7 +416,7 @@ impl SitePlace {
         self.code_in(&text_in(rendered, &self.file)?)
     }
 
-    /// What a text has at the site; of a type with all that is implemented for it.
+    /// The code of the site in a text; for a type, including its `impl` blocks.
     fn code_in(&self, text: &str) -> Option<Code> {
         let items = Items::parse(text)?;
         let found = self.items.iter().filter_map(|path| items.get(path));
@@ -439,8 +439,8 @@ impl SitePlace {
     }
 }
 
-/// The items that follow one up to the next marker belong to it, but to a constant only constants. Those
-/// that implement a type are found by its name.
+/// The items that belong to the same marker: those up to the next marker, but after a constant only
+/// constants. The `impl` blocks of a type are found by its name.
 fn siblings(items: &Items, text: &str, path: &source::Path) -> Vec<source::Path> {
     let [(keyword, name)] = &path[..] else {
         return Vec::new();
@@ -461,7 +461,7 @@ fn siblings(items: &Items, text: &str, path: &source::Path) -> Vec<source::Path>
         .collect()
 }
 
-/// The marker of a site in a text, and its byte.
+/// The marker of a site in a text, and its byte offset.
 fn marker(file: &str, text: &str, id: &str) -> Option<(Todo, usize)> {
     let mut scan = Scan::default();
     todo::scan_text(file, text, &mut scan);
@@ -472,7 +472,7 @@ fn marker(file: &str, text: &str, id: &str) -> Option<(Todo, usize)> {
     Some((todo, line + indent))
 }
 
-/// The whole lines of a span, moved to the left.
+/// The whole lines of a span, with common indentation removed.
 fn lines(text: &str, span: &std::ops::Range<usize>) -> String {
     let start = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
     let lines: Vec<_> = text[start..span.end].lines().collect();
@@ -487,32 +487,32 @@ fn lines(text: &str, span: &std::ops::Range<usize>) -> String {
     moved.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether two codes differ in comments at most.
+/// Whether two pieces of code are equal except for comments.
 fn is_same(one: &str, other: &str) -> bool {
     statements(one).eq(statements(other))
 }
 
-/// How many lines of `new` are not in `old`.
+/// The number of lines of `new` that are not in `old`.
 fn new_lines(old: &str, new: &str) -> usize {
     let old: BTreeSet<_> = statements(old).collect();
     statements(new).filter(|line| !old.contains(line)).count()
 }
 
-/// The lines of a code without its comments.
+/// The lines of code without comments.
 fn statements(code: &str) -> impl Iterator<Item = &str> {
     let lines = code.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
     lines.map(|line| line.split_once(" // ").map_or(line, |(line, _)| line))
 }
 
-/// The line of `fn name`, from 1.
+/// The line of `fn name`, counted from 1.
 fn line_of_function(text: &str, name: &str) -> usize {
     let head = format!("fn {name}(");
     let line = text.lines().position(|line| line.contains(&head));
     line.map_or(1, |line| line + 1)
 }
 
-/// The sentence that the name of a test is.
+/// The name of a test as a sentence.
 fn sentence(name: &str) -> String {
     let words = name.replace('_', " ");
     let mut rest = words.chars();
@@ -529,8 +529,7 @@ fn text_in(rendered: &Rendered<'_>, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The template with its defaults, or with the answers of an example, and then with its files or
-/// without.
+/// The template with its defaults, or with the answers of an example and optionally its files.
 fn rendered<'t>(template: &'t Template, example: Option<(&Example, bool)>) -> Result<Rendered<'t>> {
     let values = example.map(|(example, _)| example.values().clone());
     let name = Name::parse(SAMPLE)?;
@@ -539,10 +538,10 @@ fn rendered<'t>(template: &'t Template, example: Option<(&Example, bool)>) -> Re
     render_example(template, example, &answers, Path::new(SAMPLE))
 }
 
-/// The ids of the sites of the template, with what is to be done there.
+/// The ids and tasks of the template's TODO sites.
 ///
 /// # Errors
-/// The template is wrong.
+/// The template is invalid.
 pub fn site_ids(template: &Template) -> Result<Vec<(String, String)>> {
     let sites = Explainer::of_template(template)?.sites.into_iter();
     Ok(sites.map(|site| (site.id, site.what)).collect())

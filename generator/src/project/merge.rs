@@ -1,5 +1,5 @@
-//! Three-way merging: what the template changed since a project was made from it, brought into the
-//! project beside what its user changed.
+//! Three-way merging of template changes into a project. The merge base is the template that the
+//! project was generated from.
 
 use std::{
     borrow::Cow,
@@ -15,75 +15,75 @@ use crate::{
     render::{Rendered, RenderedFile},
 };
 
-/// How long a conflict marker is, where no line of the texts starts with such a one.
+/// Default length of conflict markers.
 const MARKER: usize = 7;
 
-/// What becomes of a file of a project.
+/// The outcome of a merge for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is new.
+    /// The file is new.
     Added,
-    /// Its user left it alone, and it becomes that of the new template.
+    /// The user did not edit the file, and it is replaced by the new template's.
     Replaced,
-    /// Both changed it, at different places.
+    /// Both sides changed the file at different places.
     Merged,
-    /// Both changed the same lines: this many places are marked in it.
+    /// Both sides changed the same lines; the number of conflicts marked in the file.
     Conflict(usize),
-    /// Its user left it alone, and the new template has it no longer.
+    /// The user did not edit the file, and the new template does not have it.
     Removed,
-    /// Both changed it and it is no text: it stays as it is.
+    /// Both sides changed a binary file; the user's version is kept.
     Binary,
-    /// The new template has it no longer, and its user changed it: it stays.
+    /// The new template does not have the file, but the user edited it; it is kept.
     Orphan,
-    /// The new template changed it, and its user removed it: it stays away.
+    /// The new template changed the file, but the user removed it; it stays removed.
     Absent,
 }
 
 impl Fate {
-    /// Whether somebody has to look at the file.
+    /// Whether the user must resolve a conflict.
     pub fn needs_a_look(self) -> bool {
         matches!(self, Fate::Conflict(_) | Fate::Binary)
     }
 }
 
-/// A file that the template changed, and what becomes of it.
+/// A file that the template changed, with its outcome.
 #[derive(Debug)]
 pub struct MergedFile {
-    /// Its path in the project.
+    /// Path in the project.
     pub path: PathBuf,
-    /// What becomes of it.
+    /// Outcome.
     pub fate: Fate,
-    /// Whether its user changed it, or has one where the old template had none.
+    /// Whether the user edited the file, or created one that the old template did not have.
     pub edited: bool,
-    /// What is to be written, if anything is.
+    /// The change to write, if any.
     pub change: Option<Change>,
 }
 
-/// A file as it stands in a project.
+/// A file of the project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mine {
-    /// Its bytes.
+    /// Contents.
     pub contents: Vec<u8>,
-    /// Whether it can be run.
+    /// Whether the file is executable.
     pub executable: bool,
 }
 
-/// What conflict markers call the three sides.
+/// The names of the three sides in conflict markers.
 #[derive(Debug, Clone, Copy)]
 pub struct Labels<'a> {
-    /// The project as it stands.
+    /// The project.
     pub mine: &'a str,
-    /// What it was made from.
+    /// The merge base.
     pub base: &'a str,
-    /// What it would be made from today.
+    /// The new template.
     pub new: &'a str,
 }
 
-/// Merges what changed from `base` to `new` into the files that `mine` gives; files that did not
-/// change are not listed.
+/// Merges the changes from `base` to `new` into the files that `mine` returns. Files that the
+/// template did not change are omitted.
 ///
 /// # Errors
-/// Those of `mine`.
+/// Errors of `mine`.
 pub fn merge(
     base: &Rendered<'_>,
     new: &Rendered<'_>,
@@ -119,7 +119,7 @@ pub fn merge(
     Ok(merged)
 }
 
-/// What is written instead of a file: nothing, no file, or these bytes.
+/// A change of a file: no change, removal, or new contents.
 type Written<'a> = Option<Option<Cow<'a, [u8]>>>;
 
 fn merge_file<'a>(
@@ -135,7 +135,7 @@ fn merge_file<'a>(
         (_, Some(new), Some(mine)) if is(mine, new) => None,
         (None, Some(_), None) => Some((Fate::Added, Some(taken))),
         (Some(_), Some(_), None) => Some((Fate::Absent, None)),
-        // The record is Kiln's, and is renewed whatever stands in it.
+        // The record belongs to Kiln and is replaced even if edited.
         (_, Some(_), Some(_)) if path == Path::new(RECORD_FILE) => {
             Some((Fate::Replaced, Some(taken)))
         }
@@ -150,7 +150,7 @@ fn merge_file<'a>(
     }
 }
 
-/// Merges the bytes of one file; `None` where it stays as it is.
+/// Merges the contents of one file; `None` leaves the file unchanged.
 fn merge_contents(
     base: &[u8],
     mine: &[u8],
@@ -158,7 +158,7 @@ fn merge_contents(
     labels: Labels<'_>,
 ) -> (Fate, Option<Vec<u8>>) {
     if base == new || mine == new {
-        // Only the mode changed.
+        // Only the executable bit changed.
         return (Fate::Merged, Some(mine.to_vec()));
     }
     if mine == base {
@@ -175,7 +175,7 @@ fn merge_contents(
     (fate, Some(merged.into_bytes()))
 }
 
-/// Merges texts by their lines. Where `mine` ends all lines as Windows does, so does the result.
+/// Merges texts line by line. If all lines of `mine` end with CRLF, so do those of the result.
 pub fn merge_texts(base: &str, mine: &str, new: &str, labels: Labels<'_>) -> (Fate, String) {
     if is_crlf(mine) && !is_crlf(base) {
         let (base, new) = (to_crlf(base), to_crlf(new));
@@ -200,7 +200,7 @@ fn merge_lines(base: &str, mine: &str, new: &str, labels: Labels<'_>) -> (Fate, 
     }
 }
 
-/// A length of markers that no line starts with.
+/// A length of conflict markers with which no line of the texts starts.
 fn marker_length(texts: &[&str]) -> usize {
     let lines = texts.iter().flat_map(|text| text.lines());
     let longest = lines.filter_map(|line| {
@@ -213,7 +213,7 @@ fn marker_length(texts: &[&str]) -> usize {
         .map_or(MARKER, |longest| longest + 1)
 }
 
-/// Counts the conflicts of a text, and has its markers say whose the sides are.
+/// Counts the conflicts in a text and puts the labels into its markers.
 fn label(marked: &str, length: usize, labels: Labels<'_>) -> (usize, String) {
     let mut text = String::with_capacity(marked.len());
     let mut count = 0;
@@ -262,14 +262,13 @@ fn same(a: Option<&RenderedFile<'_>>, b: Option<&RenderedFile<'_>>) -> bool {
     }
 }
 
-/// Whether a file of a project is as it was rendered. Systems without the bit that says what can be run
-/// make no difference.
+/// Whether a file is as it was rendered. Without an executable bit, only the contents count.
 fn is(mine: &Mine, rendered: &RenderedFile<'_>) -> bool {
     (mine.executable == rendered.executable || cfg!(not(unix)))
         && mine.contents == *rendered.contents
 }
 
-/// Whether the result can be run: as the user has it, unless only the template changed that.
+/// The executable bit of the result: the user's, unless only the template changed it.
 fn executable(
     base: Option<&RenderedFile<'_>>,
     new: Option<&RenderedFile<'_>>,
@@ -305,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Merges one file; gives its fate and what then stands in the project.
+    /// Merges one file; returns its outcome and the resulting text.
     fn one(base: Option<&str>, mine: Option<&str>, new: Option<&str>) -> (Option<Fate>, String) {
         let tree = |text: Option<&str>| match text {
             Some(text) => rendered(&[("a", text)]),

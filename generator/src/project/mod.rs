@@ -1,6 +1,7 @@
-//! A project: written to the disk, its record of what it was made from, what is left to do in it, and
-//! merging what the template has changed since.
+//! Projects: writing them to disk, their record, their open TODO sites, and merging later changes
+//! of the template.
 
+pub mod engine;
 pub mod explain;
 pub mod merge;
 pub mod overlay;
@@ -12,4 +13,4 @@ pub(crate) mod tree;
 mod writing;
 
 pub use writing::{WriteOptions, Written, check_destination, plan, write};
-pub(crate) use writing::{check_way, git_command};
+pub(crate) use writing::{check_way, git};

@@ -1,4 +1,4 @@
-//! The project of a worked example: that of the template, with what differs laid over it.
+//! Rendering of worked examples: the template's project with the overlay of the example.
 
 use std::{
     borrow::Cow,
@@ -24,14 +24,13 @@ use crate::{
 };
 
 const MANIFEST: &str = "Cargo.toml";
-/// Where an example that is a template has the files of Kiln's.
+/// The folder of Kiln's template in an example that is a template.
 const TEMPLATE_FOLDER: &str = "template";
 
-/// Renders a project, that of an example where there is one. An example that is a template is not
-/// rendered.
+/// Renders a project, including an example's overlay. An example that is a template is not rendered.
 ///
 /// # Errors
-/// The template is wrong, or the example does not fit it.
+/// The template is invalid, or the example does not fit the template.
 pub fn render_example<'t>(
     template: &'t Template,
     example: Option<&Example>,
@@ -45,7 +44,7 @@ pub fn render_example<'t>(
     }
 }
 
-/// Kiln's template as it is, in a folder.
+/// Kiln's unrendered template, in a folder.
 fn unrendered() -> Rendered<'static> {
     let file = |(path, contents, executable): &(&str, &'static [u8], bool)| RenderedFile {
         path: Path::new(TEMPLATE_FOLDER).join(path),
@@ -59,8 +58,8 @@ fn unrendered() -> Rendered<'static> {
     }
 }
 
-/// Makes the example of a rendered template, or of one that is not rendered where it
-/// [is a template](Example::is_template).
+/// Applies the overlay of an example to a rendered template or, if the example [is a
+/// template](Example::is_template), to an unrendered one.
 ///
 /// # Errors
 /// The example does not fit the template.
@@ -72,14 +71,19 @@ fn lay_over<'t>(example: &Example, rendered: Rendered<'t>) -> Result<Rendered<'t
         let before = files.len();
         files.retain(|file, _| !file.starts_with(path));
         if files.len() == before {
-            let what = format!("leaves out `{path}`, which the template has not");
+            let what = format!("removes `{path}`, which the template does not have");
             return Err(unfit(example, &what));
         }
     }
     strip_markers(example, &mut files)?;
     if !example.cargo.is_empty() {
         let manifest = files.get_mut(Path::new(MANIFEST));
-        let manifest = manifest.ok_or_else(|| unfit(example, "adds to no manifest"))?;
+        let manifest = manifest.ok_or_else(|| {
+            unfit(
+                example,
+                "extends a manifest that the template does not have",
+            )
+        })?;
         manifest.contents = Cow::Owned(extended(example, &manifest.contents)?.into_bytes());
     }
     if let Some(record) = files.get_mut(Path::new(RECORD_FILE)) {
@@ -107,7 +111,7 @@ fn lay_over<'t>(example: &Example, rendered: Rendered<'t>) -> Result<Rendered<'t
     })
 }
 
-/// Takes the markers of the sites out whose default is right.
+/// Removes the markers of sites whose default is the answer of the example.
 fn strip_markers(example: &Example, files: &mut BTreeMap<PathBuf, RenderedFile<'_>>) -> Result<()> {
     let sites = files.get(Path::new(SITES_FILE)).map(|file| &*file.contents);
     let sites = String::from_utf8_lossy(sites.unwrap_or_default()).into_owned();
@@ -121,19 +125,23 @@ fn strip_markers(example: &Example, files: &mut BTreeMap<PathBuf, RenderedFile<'
             file.contents = Cow::Owned(text.into_bytes());
             Some(())
         });
-        stripped
-            .ok_or_else(|| unfit(example, &format!("has done `{id}`, which is no site here")))?;
+        stripped.ok_or_else(|| {
+            unfit(
+                example,
+                &format!("lists `{id}` as done, which is not a TODO site of the template"),
+            )
+        })?;
     }
     Ok(())
 }
 
-/// The manifest with what the example adds.
+/// The manifest with the entries of the example.
 fn extended(example: &Example, manifest: &[u8]) -> Result<String> {
     let text = String::from_utf8_lossy(manifest);
     let mut manifest: DocumentMut = text.parse().map_err(|error| {
         unfit(
             example,
-            &format!("adds to a manifest that is not TOML: {error}"),
+            &format!("extends a manifest that is not valid TOML: {error}"),
         )
     })?;
     merge(manifest.as_table_mut(), &example.cargo);
@@ -151,7 +159,7 @@ fn unfit(example: &Example, what: &str) -> Error {
         .help(format!("correct `examples/{name}/{ANSWERS_FILE}`"))
 }
 
-/// Adds the entries of a table to another: tables into tables, arrays behind arrays.
+/// Merges a table into another: tables are merged, and arrays are appended.
 fn merge(into: &mut dyn TableLike, from: &dyn TableLike) {
     for (key, item) in from.iter() {
         let Some(old) = into.get_mut(key) else {
@@ -217,7 +225,7 @@ mod tests {
         assert!(parsed["profile"]["dev"]["package"]["burn-flex"].is_table());
         assert!(
             manifest.contains("# Each is one of the engine"),
-            "comments stay"
+            "comments are kept"
         );
     }
 
@@ -238,8 +246,8 @@ mod tests {
     fn what_does_not_fit_is_told() {
         let cases = [
             ("dune = []", "unknown key `dune`"),
-            ("done = [\"model.splat\"]", "done `model.splat`"),
-            ("without = [\"data/no.gz\"]", "leaves out `data/no.gz`"),
+            ("done = [\"model.splat\"]", "`model.splat` as done"),
+            ("without = [\"data/no.gz\"]", "removes `data/no.gz`"),
             ("cargo = 3", "`cargo` should be a table"),
             (
                 "[values]\nstrategie = \"mirrored\"",

@@ -1,5 +1,5 @@
-//! The record in a project of what it was made from: `.kiln.toml`, which the template holds and both
-//! routes render.
+//! The record of a project, `.kiln.toml`: its template, example and answers. The record is part of
+//! the template, so that cargo-generate writes it too.
 
 use std::{fs, io, path::Path};
 
@@ -14,19 +14,21 @@ use crate::{
 
 pub use crate::template::history::RECORD_FILE;
 
-const KEYS: &[&str] = &["kiln", "template", "example", "name", "options"];
+const KEYS: &[&str] = &["kiln", "template", "engine", "example", "name", "options"];
 const EXAMPLE_KEYS: &[&str] = &["name", "hash"];
 
-/// What a project was made from.
+/// The record of a project.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// The version of Kiln.
     pub kiln: String,
-    /// The [hash](Release::hash) of the template, or what a team calls its own.
+    /// The [hash](Release::hash) of the template, or the name of a team's own template.
     pub template: String,
+    /// The [hash](super::engine::engine_hash) of the rendered engine, if recorded.
+    pub engine: Option<String>,
     /// The example, and the hash of its files.
     pub example: Option<(String, String)>,
-    /// The name that the project was made with.
+    /// The original name of the project.
     pub name: Name,
     place: String,
     text: String,
@@ -36,31 +38,30 @@ impl Record {
     /// Reads the record of the project in `folder`.
     ///
     /// # Errors
-    /// There is none, so `kiln new` did not make this project, or it is wrong: the error points at
-    /// the place.
+    /// The record is missing, so Kiln did not generate this project, or the record is invalid.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(RECORD_FILE);
         let bytes = fs::read(&path).map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::input(format!(
-                "`{}` holds no `{RECORD_FILE}`, the record of what a project was made from",
+                "`{}` has no `{RECORD_FILE}`, the record of a project's template and answers",
                 folder.display()
             ))
-            .help("give the folder of a project that Kiln made"),
+            .help("give the folder of a project that Kiln created"),
             _ => Error::io("read", &path, cause),
         })?;
         let place = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
             Error::input(format!("`{place}` is not UTF-8 (byte {at})"))
-                .help("bring it back from version control; Kiln writes it")
+                .help("restore the file from version control; Kiln maintains it")
         })?;
         Self::parse(&place, &text)
     }
 
-    /// Parses the text of a record that is known as `place`.
+    /// Parses a record, which messages call `place`.
     ///
     /// # Errors
-    /// It is not TOML or not such a record; the error points at the place.
+    /// The text is not TOML or not a record.
     pub fn parse(place: &str, text: &str) -> Result<Self> {
         let document = Document::new(place, text, Kind::Input);
         let table = document.parse()?;
@@ -74,6 +75,10 @@ impl Record {
         Ok(Self {
             kiln: document.string("kiln", field(&document, &table, "kiln")?)?,
             template: document.string("template", field(&document, &table, "template")?)?,
+            engine: table
+                .get("engine")
+                .map(|engine| document.string("engine", engine))
+                .transpose()?,
             example: match table.get("example") {
                 Some(example) => Some(parse_example(&document, example)?),
                 None => None,
@@ -84,19 +89,18 @@ impl Record {
         })
     }
 
-    /// The options, as the template that the project was made from reads them.
+    /// The answers, parsed by the template that the project was generated from.
     ///
     /// # Errors
-    /// One is unknown, or has a value that it does not take; the error points at the place.
+    /// An option is unknown or has an invalid value.
     pub fn values(&self, template: &Template) -> Result<Values> {
         self.with_options(|document, options| values::read_table(template, document, options))
     }
 
-    /// The options that another template has too, with the values that it takes, and the names of
-    /// those that it has not or whose value it does not take.
+    /// The answers that are valid for another template, and the names of the other options.
     ///
     /// # Errors
-    /// None that reading the record did not give.
+    /// The record is invalid.
     pub fn values_that_fit(&self, template: &Template) -> Result<(Values, Vec<String>)> {
         self.with_options(|document, options| {
             let mut fitting = Values::new();
@@ -115,16 +119,16 @@ impl Record {
         })
     }
 
-    /// The release that the project was made from.
+    /// The release that the project was generated from.
     ///
     /// # Errors
-    /// This Kiln knows none such: the template is a team's own or was never released.
+    /// The template is not embedded in this version of Kiln: it is a team's own or was never released.
     pub fn release(&self) -> Result<Release> {
         let example = self.example.as_ref();
         let example = example.map(|(name, hash)| (name.as_str(), hash.as_str()));
         Release::find(&self.kiln, &self.template, example).ok_or_else(|| {
             let message = format!(
-                "Kiln {} does not know the template `{}` that this project was made from",
+                "Kiln {} does not include the template `{}` that this project was generated from",
                 env!("CARGO_PKG_VERSION"),
                 self.template
             );
@@ -134,15 +138,15 @@ impl Record {
                 .ok()
                 .and_then(|table| Some(table.get("template")?.span()));
             Error::input(message)
-                .at(&self.place, &self.text, place.unwrap_or(0..0), "this one")
+                .at(&self.place, &self.text, place.unwrap_or(0..0), "this template")
                 .help(match &self.example {
                     Some(_) => format!(
-                        "use the Kiln that made the project: `cargo install burn-kiln --version {}`",
+                        "use the version of Kiln that created the project: `cargo install burn-kiln --version {}`",
                         self.kiln
                     ),
-                    None => "it is a team's own, or that of a Kiln between releases or newer than \
-                             this one: give the folder that has it as it was with `--from`, and to \
-                             `kiln update` the folder that has it as it is now with `--template`"
+                    None => "the template is a team's own, unreleased, or of a later version of Kiln: \
+                             give the folder of its old version with `--from` and, to `kiln \
+                             update`, the folder of its new version with `--template`"
                         .to_owned(),
                 })
         })
@@ -161,7 +165,7 @@ impl Record {
     }
 }
 
-/// The lines that record an example, to stand before the name.
+/// The line that records an example, to insert before the name.
 pub(crate) fn example_line(name: &str, hash: &str) -> String {
     format!("example = {{ name = \"{name}\", hash = \"{hash}\" }}\n")
 }
@@ -174,7 +178,7 @@ fn parse_example(document: &Document<'_>, value: &Place<'_>) -> Result<(String, 
             document.error_at(
                 value.span(),
                 format!("an example has no `{key}`"),
-                "this one",
+                "this example",
             )
         })?;
         document.string(key, value)
@@ -196,7 +200,11 @@ fn field<'t, 'd>(
 ) -> Result<&'t toml::Spanned<DeValue<'d>>> {
     table.get(key).ok_or_else(|| {
         document
-            .error_at(0..0, format!("`{RECORD_FILE}` has no `{key}`"), "in here")
-            .help("bring it back from version control; Kiln writes it")
+            .error_at(
+                0..0,
+                format!("`{RECORD_FILE}` has no `{key}`"),
+                "in this file",
+            )
+            .help("restore the file from version control; Kiln maintains it")
     })
 }

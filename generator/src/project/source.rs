@@ -1,13 +1,12 @@
-//! The items of a Rust source, by their names: where each stands, from its documentation to its end.
+//! The items of a Rust source by name, with their spans.
 //!
-//! Only tokens are looked at, so a source that does not compile is read as well, as long as its
-//! brackets match.
+//! Only tokens are read, so that a source that does not compile can be read too if its brackets match.
 
 use std::ops::Range;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// The words that an item starts with, behind its visibility.
+/// Keywords of items.
 const KEYWORDS: &[&str] = &[
     "fn",
     "struct",
@@ -23,45 +22,45 @@ const KEYWORDS: &[&str] = &[
     "extern",
     "macro_rules",
 ];
-/// Those of items that a `;` ends, whatever braces they hold.
+/// Keywords of items that end with a `;`, even after braces.
 const TO_SEMICOLON: &[&str] = &["const", "static", "type", "use"];
-/// Those of items that hold others.
+/// Keywords of items that contain other items.
 const CONTAINERS: &[&str] = &["impl", "trait", "mod"];
-/// How deep brackets may be nested: each level is a call of a function here.
+/// Maximum nesting of brackets, as the reader is recursive.
 const DEEPEST: usize = 500;
-/// Macros whose message says what was expected and is not so.
+/// Macros whose message describes a failed check.
 const CHECKS: &[&str] = &["ensure", "bail", "assert", "panic"];
 
-/// The items of one level of a source: of a file, a module or an `impl`.
+/// The items of a file, a module or an `impl`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Items(pub Vec<Item>);
 
 /// An item.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
-    /// What it is, such as `fn`.
+    /// The keyword, such as `fn`.
     pub keyword: &'static str,
-    /// What it is called; of an `impl` all before its body, without spaces.
+    /// The name; of an `impl`, everything before its body, without spaces.
     pub name: String,
-    /// The lines of its documentation.
+    /// The lines of documentation.
     pub doc: Vec<String>,
-    /// Its bytes, from its documentation or attributes to its end.
+    /// The byte range, from the documentation or attributes to the end.
     pub span: Range<usize>,
-    /// What an `impl`, a trait or a module holds.
+    /// The items in an `impl`, trait or module.
     pub inner: Items,
     tokens: Vec<TokenTree>,
 }
 
-/// The way to an item: its name, and those of what it stands in.
+/// The path of an item: its keyword and name, after those of the items that contain it.
 pub(crate) type Path = Vec<(&'static str, String)>;
 
 impl Items {
-    /// The items of a source; `None` where it is not made of tokens of Rust, or nested as no code is.
+    /// Parses the items of a source; `None` if it does not consist of Rust tokens or is nested too deeply.
     pub fn parse(text: &str) -> Option<Self> {
         if depth(text) > DEEPEST {
             return None;
         }
-        // Tokens are counted from behind it.
+        // Spans of tokens do not count a byte order mark.
         let mark = text.len() - text.trim_start_matches('\u{feff}').len();
         let stream: TokenStream = text[mark..].parse().ok()?;
         let mut items = items(stream);
@@ -76,7 +75,7 @@ impl Items {
         }
     }
 
-    /// The item that a comment at byte `at` is about: the one around it, or else the next.
+    /// The item that a comment at byte `at` belongs to: the enclosing or else the next item.
     pub fn about(&self, at: usize) -> Option<Path> {
         let around = self.0.iter().find(|item| item.span.contains(&at));
         match around {
@@ -93,7 +92,7 @@ impl Items {
         }
     }
 
-    /// The item at the end of a path.
+    /// The item at `path`.
     pub fn get(&self, path: &[(&'static str, String)]) -> Option<&Item> {
         let (first, rest) = path.split_first()?;
         let item = self.0.iter().find(|item| item.key() == *first)?;
@@ -114,8 +113,8 @@ impl Items {
         })
     }
 
-    /// What the checks of the function `name` say where they fail, and those of the functions of
-    /// this source that it calls.
+    /// The failure messages of the checks in the function `name` and in the functions of this
+    /// source that it calls.
     pub fn messages(&self, name: &str) -> Vec<String> {
         let mut messages = Vec::new();
         self.collect_messages(name, &mut Vec::new(), &mut messages);
@@ -151,7 +150,7 @@ impl Item {
     }
 }
 
-/// At least how deep brackets are nested, those in strings and comments included.
+/// A lower bound of the nesting of brackets, including those in strings and comments.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -181,7 +180,7 @@ fn items(stream: TokenStream) -> Items {
     Items(items)
 }
 
-/// `#![..]`, or `//!`, which is read as one.
+/// Whether the tokens start with `#![..]`, as which `//!` is read too.
 fn is_inner_attribute(tokens: &[TokenTree]) -> bool {
     tokens.len() >= 3
         && is_punct(&tokens[0], '#')
@@ -189,7 +188,7 @@ fn is_inner_attribute(tokens: &[TokenTree]) -> bool {
         && group_of(&tokens[2], Delimiter::Bracket).is_some()
 }
 
-/// The item that starts here, if it has a name, and how many tokens it takes.
+/// The item that starts here, if it has a name, and its number of tokens.
 fn item(tokens: &[TokenTree]) -> (Option<Item>, usize) {
     let mut at = 0;
     let mut doc = Vec::new();
@@ -224,7 +223,7 @@ fn item(tokens: &[TokenTree]) -> (Option<Item>, usize) {
     (item, end)
 }
 
-/// The keyword of an item, behind its visibility and what else may stand before it.
+/// The keyword of an item, after its visibility and modifiers.
 fn keyword(tokens: &[TokenTree], start: usize) -> Option<(usize, &'static str)> {
     let word = |at: usize| match tokens.get(at) {
         Some(TokenTree::Ident(ident)) => Some(ident.to_string()),
@@ -259,7 +258,7 @@ fn keyword(tokens: &[TokenTree], start: usize) -> Option<(usize, &'static str)> 
     }
 }
 
-/// Behind the `;` or the body that ends an item.
+/// The position after the `;` or body that ends an item.
 fn end_of(tokens: &[TokenTree], from: usize, to_semicolon: bool) -> usize {
     for at in from..tokens.len() {
         let in_generics = at > 0
@@ -274,7 +273,7 @@ fn end_of(tokens: &[TokenTree], from: usize, to_semicolon: bool) -> usize {
     tokens.len()
 }
 
-/// The name of an item, from the tokens behind its keyword.
+/// The name of an item, from the tokens after its keyword.
 fn name(keyword: &str, tokens: &[TokenTree]) -> String {
     if keyword != "impl" {
         let name = tokens.iter().find_map(|token| match token {
@@ -296,7 +295,7 @@ fn name(keyword: &str, tokens: &[TokenTree]) -> String {
     name
 }
 
-/// A line of documentation, of `[doc = "…"]`.
+/// A line of documentation, from `[doc = "…"]`.
 fn doc_line(attribute: &Group) -> Option<String> {
     let tokens: Vec<_> = attribute.stream().into_iter().collect();
     match &tokens[..] {
@@ -308,7 +307,7 @@ fn doc_line(attribute: &Group) -> Option<String> {
     }
 }
 
-/// Reads the messages of the checks in a body, and every word in it.
+/// Collects the messages of the checks in a body, and all words in it.
 fn read_checks(tokens: &[TokenTree], messages: &mut Vec<String>, words: &mut Vec<String>) {
     for (at, token) in tokens.iter().enumerate() {
         match token {
@@ -325,7 +324,7 @@ fn read_checks(tokens: &[TokenTree], messages: &mut Vec<String>, words: &mut Vec
     }
 }
 
-/// Whether the tokens end in `ensure!` or its like.
+/// Whether the tokens end with the macro of a check.
 fn is_check(before: &[TokenTree]) -> bool {
     match before {
         [.., TokenTree::Ident(name), mark] => {
@@ -335,7 +334,7 @@ fn is_check(before: &[TokenTree]) -> bool {
     }
 }
 
-/// The first text behind the condition of a check, or the text that it starts with.
+/// The message of a check: the first string after its condition, or its first argument.
 fn message(arguments: &[TokenTree]) -> Option<String> {
     let mut arguments = arguments.split(|token| is_punct(token, ','));
     arguments.find_map(|argument| match argument {
@@ -344,7 +343,7 @@ fn message(arguments: &[TokenTree]) -> Option<String> {
     })
 }
 
-/// The value of a literal that is a string.
+/// The value of a string literal.
 fn string(literal: &str) -> Option<String> {
     if let Some(raw) = literal.strip_prefix('r') {
         let raw = raw.trim_matches('#');
@@ -504,7 +503,7 @@ fn helper() { helper(); assert!(true, "helped") }
         assert!(marked[span].starts_with("pub const STAGES"));
     }
 
-    /// Deeper than any stack.
+    /// Nesting that would overflow any stack.
     #[test]
     fn a_source_that_is_nested_too_deep_has_no_items() {
         let nested = |depth| {

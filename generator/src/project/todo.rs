@@ -1,4 +1,4 @@
-//! What is left to do in a project: the `TODO(id)` markers, against the list of all sites.
+//! The open TODO sites of a project: its `TODO(id)` markers, compared with the list of all sites.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,74 +11,74 @@ use crate::{
     error::{Error, Kind, Result},
 };
 
-/// The file of a project that lists its sites.
+/// The file of a project that lists its TODO sites.
 pub const SITES_FILE: &str = "todos.toml";
-/// What opens a marker.
+/// The start of a marker.
 const MARKER: &str = "TODO(";
-/// Folders at a project's root that hold no sources.
+/// Folders in a project that have no sources.
 const SKIPPED: [&str; 3] = [".git", "target", "runs"];
 const SITE_KEYS: &[&str] = &["id", "file", "what", "now", "test"];
 
-/// A place that a new task may have to change.
+/// A TODO site: a place that a new task may have to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
-    /// Its unique name.
+    /// Unique id.
     pub id: String,
-    /// The file that it was generated in.
+    /// File of the site in a new project.
     pub file: String,
-    /// What is to be done.
+    /// What to do.
     pub what: String,
-    /// What stands there when it was generated.
+    /// A description of the default code.
     pub now: String,
-    /// The tests that guard it.
+    /// The tests of the site.
     pub tests: Vec<String>,
 }
 
-/// A marker that is left.
+/// A marker of an open TODO site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Todo {
-    /// The name of its site.
+    /// Id of the site.
     pub id: String,
-    /// The file, below the project's folder, with `/` between the parts.
+    /// File, relative to the project, with `/` as separator.
     pub file: String,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is to be done.
+    /// What to do.
     pub what: String,
-    /// What stands there now.
+    /// A description of the current code.
     pub now: Option<String>,
-    /// The other notes of the marker, such as shapes, by their title.
+    /// Further notes, such as shapes, by title.
     pub notes: BTreeMap<String, String>,
-    /// The tests that guard the site.
+    /// The tests of the site.
     pub tests: Vec<String>,
-    /// Whether the site is not of the template but of the project's own.
+    /// Whether the template does not define this site.
     pub custom: bool,
 }
 
-/// Something about a marker that is not as it should be.
+/// A problem with a marker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// The file, below the project's folder.
+    /// File, relative to the project.
     pub file: String,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Scan {
-    /// How many sites the project was generated with.
+    /// The number of TODO sites of the template.
     pub sites: usize,
-    /// What is left, in the order of the sites; the project's own come last.
+    /// The open sites in the order of their list, followed by those that the template does not define.
     pub todos: Vec<Todo>,
-    /// Markers that are wrong.
+    /// Problems with markers.
     pub warnings: Vec<Warning>,
 }
 
 impl Scan {
-    /// Whether nothing is left, not even a marker that is wrong.
+    /// Whether no site is open and no marker has a problem.
     pub fn is_done(&self) -> bool {
         self.todos.is_empty() && self.warnings.is_empty()
     }
@@ -87,7 +87,7 @@ impl Scan {
 /// Scans the text files of the project in `root`.
 ///
 /// # Errors
-/// `root` holds no project of Kiln, its `todos.toml` is wrong, or a file cannot be read.
+/// `root` has no Kiln project, its `todos.toml` is invalid, or a file cannot be read.
 pub fn scan(root: &Path) -> Result<Scan> {
     let sites = read_sites(root)?;
     let mut scan = Scan {
@@ -131,7 +131,7 @@ fn warn_of_duplicates(scan: &mut Scan) {
                 file: todo.file.clone(),
                 line: todo.line,
                 message: format!(
-                    "`{}` is also at {}:{}; an id stands for one site",
+                    "duplicate marker `{}`, also at {}:{}",
                     todo.id, other.file, other.line
                 ),
             });
@@ -141,27 +141,27 @@ fn warn_of_duplicates(scan: &mut Scan) {
     }
 }
 
-/// Reads the list of sites of the project in `root`.
+/// Reads the list of TODO sites of the project in `root`.
 ///
 /// # Errors
-/// There is none, so this is no project of Kiln, or it is wrong: the error points at the place.
+/// The list is missing, so this is not a Kiln project, or the list is invalid.
 pub fn read_sites(root: &Path) -> Result<Vec<Site>> {
     let path = root.join(SITES_FILE);
     let text = fs::read_to_string(&path).map_err(|cause| match cause.kind() {
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::input(format!(
-            "`{}` is not a project of Kiln: it holds no `{SITES_FILE}`",
+            "`{}` is not a Kiln project: it has no `{SITES_FILE}`",
             root.display()
         ))
-        .help("give the folder of a project that `kiln new` made"),
+        .help("give the folder of a project that `kiln new` created"),
         _ => Error::io("read", &path, cause),
     })?;
     parse_sites(&path.display().to_string(), &text)
 }
 
-/// Parses the text of a list of sites that is known as `name`.
+/// Parses a list of TODO sites, which messages call `name`.
 ///
 /// # Errors
-/// It is not TOML or not such a list; the error points at the place.
+/// The text is not TOML or not a list of sites.
 pub fn parse_sites(name: &str, text: &str) -> Result<Vec<Site>> {
     let document = Document::new(name, text, Kind::Input);
     let mut sites: Vec<Site> = Vec::new();
@@ -176,8 +176,8 @@ pub fn parse_sites(name: &str, text: &str) -> Result<Vec<Site>> {
             let site = parse_site(&document, table)?;
             if sites.iter().any(|other| other.id == site.id) {
                 let message = format!("the site `{}` is listed twice", site.id);
-                let error = document.error_at(table.span(), message, "again here");
-                return Err(error.help("give it another `id`, or delete one of the two"));
+                let error = document.error_at(table.span(), message, "the duplicate");
+                return Err(error.help("rename or remove one of the two sites"));
             }
             sites.push(site);
         }
@@ -213,7 +213,7 @@ fn parse_site(document: &Document<'_>, value: &Place<'_>) -> Result<Site> {
     })
 }
 
-/// The files of a project in the order of their paths, less those that its `.gitignore` leaves out.
+/// The files of a project, ordered by path, except those that its `.gitignore` excludes.
 pub(crate) fn files_of(root: &Path) -> Result<Vec<(std::path::PathBuf, String)>> {
     let walk = WalkBuilder::new(root)
         .hidden(false)
@@ -241,12 +241,12 @@ pub(crate) fn files_of(root: &Path) -> Result<Vec<(std::path::PathBuf, String)>>
     Ok(files)
 }
 
-/// A file with a zero byte near its start is binary.
+/// Whether a file is text: it has no zero byte near its start.
 fn is_text(bytes: &[u8]) -> bool {
     !bytes[..bytes.len().min(8192)].contains(&0)
 }
 
-/// What opens a comment in a file of this name.
+/// The comment delimiters in a file of this name.
 fn leaders(file: &str) -> &'static [&'static str] {
     match file.rsplit(['.', '/']).next().unwrap_or(file) {
         "rs" | "c" | "cpp" | "h" | "js" | "ts" | "json" | "wgsl" | "cu" => &["//"],
@@ -258,7 +258,7 @@ fn leaders(file: &str) -> &'static [&'static str] {
     }
 }
 
-/// Adds the markers in the text of one file.
+/// Adds the markers in the text of a file to a scan.
 pub fn scan_text(file: &str, text: &str, scan: &mut Scan) {
     let lines: Vec<_> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
@@ -283,8 +283,7 @@ pub fn scan_text(file: &str, text: &str, scan: &mut Scan) {
     }
 }
 
-/// The text of a file without the marker of site `id` and what belongs to it; `None` where it has
-/// none.
+/// The text of a file without the marker of site `id` and its notes; `None` if it has no such marker.
 pub fn without_marker(file: &str, text: &str, id: &str) -> Option<String> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let (at, leader) = lines.iter().enumerate().find_map(|(at, line)| {
@@ -300,7 +299,7 @@ pub fn without_marker(file: &str, text: &str, id: &str) -> Option<String> {
     Some([&lines[..at], &lines[end..]].concat().concat())
 }
 
-/// What follows `TODO(` where a comment starts with it.
+/// The text after `TODO(`, if a comment starts with it.
 fn marker<'t>(line: &'t str, leader: &str) -> Option<&'t str> {
     line.match_indices(leader).find_map(|(at, _)| {
         let before = &line[..at];
@@ -315,7 +314,7 @@ fn marker<'t>(line: &'t str, leader: &str) -> Option<&'t str> {
     })
 }
 
-/// A comment without what opens it; `///` and `//!` open one too.
+/// The text of a comment without its delimiter, such as `//`, `///` or `//!`.
 fn comment_text<'t>(comment: &'t str, leader: &str) -> &'t str {
     let text = &comment[leader.len()..];
     if leader == "//" {
@@ -331,7 +330,7 @@ fn parse_marker(leader: &str, rest: &str, following: &[&str]) -> std::result::Re
         .ok_or_else(|| format!("`{MARKER}` without `)` on the same line"))?;
     let wrong = |c: char| !(c.is_alphanumeric() || matches!(c, '.' | '-' | '_'));
     if id.is_empty() {
-        return Err(format!("`{MARKER})` names no site"));
+        return Err(format!("`{MARKER})` has no id"));
     }
     if let Some(c) = id.chars().find(|c| wrong(*c)) {
         return Err(format!("the id `{id}` contains {c:?}"));
@@ -354,7 +353,7 @@ fn parse_marker(leader: &str, rest: &str, following: &[&str]) -> std::result::Re
     Ok(todo)
 }
 
-/// Adds the lines after a marker that are indented deeper than it.
+/// Adds the following lines with deeper indentation to a marker.
 fn add_notes(leader: &str, following: &[&str], todo: &mut Todo) {
     let mut title: Option<String> = None;
     for line in following {
@@ -385,7 +384,7 @@ fn add_notes(leader: &str, following: &[&str], todo: &mut Todo) {
     }
 }
 
-/// The text of a line that goes on with a marker.
+/// The text of a line that continues a marker.
 fn continuation<'t>(leader: &str, line: &'t str) -> Option<&'t str> {
     let line = line.trim_start();
     if leader == "<!--" {
@@ -403,7 +402,7 @@ fn without_end<'t>(leader: &str, text: &'t str) -> (&'t str, bool) {
     }
 }
 
-/// `Title: text`, where the title is one capitalised word.
+/// A note `Title: text` whose title is one capitalised word.
 fn titled(text: &str) -> Option<(&str, &str)> {
     let (title, rest) = text.split_once(':')?;
     let word = title.chars().all(char::is_alphabetic);

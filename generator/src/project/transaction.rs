@@ -1,9 +1,8 @@
-//! Changes of several files of a folder, all or none: also where the process is killed between two of
-//! them.
+//! Transactions on the files of a folder: all changes are applied or none, even if the process is killed.
 //!
-//! New contents and copies of the old files are written to a hidden folder first, then a journal that
-//! lists what will be done, then each change is one renaming. What a killed process left is undone
-//! from the journal by the next that works in the folder.
+//! New contents and copies of the old files are first written to a hidden folder, followed by a
+//! journal of all changes; then each change is a single rename. The next transaction in the folder
+//! rolls back an interrupted one from its journal.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -12,48 +11,50 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::{
+    display::sha256,
+    error::{Error, Result},
+};
 
-/// The hidden folder, in that which is changed.
+/// The hidden folder of a transaction, in the folder that it changes.
 pub const FOLDER: &str = ".kiln-transaction";
 const LOCK: &str = "lock";
 const JOURNAL: &str = "journal.json";
 const DONE: &str = "done";
 
-/// What becomes of one file.
+/// A change of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Its path below the folder.
+    /// Path, relative to the folder.
     pub path: PathBuf,
-    /// The bytes that were there when this was decided; `None` where there was no file.
+    /// The expected old contents; `None` if the file must not exist.
     pub was: Option<Vec<u8>>,
-    /// Its new bytes and whether it can be run; `None` removes it.
+    /// The new contents and executable bit; `None` removes the file.
     pub contents: Option<(Vec<u8>, bool)>,
 }
 
-/// A change as the journal has it. The number in the hidden folders is its place in the journal.
+/// An entry of the journal. Its index is the file name in the hidden folders.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     path: PathBuf,
-    /// The hash of what is written; `None` where the file is removed.
+    /// The hash of the new contents; `None` if the file is removed.
     new: Option<String>,
-    /// Whether there is a file before.
+    /// Whether an old file exists.
     old: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Journal {
     entries: Vec<Entry>,
-    /// Folders that are made, the outermost first.
+    /// Folders to create, outermost first.
     folders: Vec<PathBuf>,
 }
 
-/// Undoes what a killed process left half done in `root`; says whether there was anything.
+/// Rolls back an interrupted transaction in `root`, if any; returns whether there was one.
 ///
 /// # Errors
-/// Another Kiln is at work there, or the file system fails.
+/// Another process has a transaction in the folder, or the file system fails.
 pub fn recover(root: &Path) -> Result<bool> {
     if !root.join(FOLDER).exists() {
         return Ok(false);
@@ -61,29 +62,29 @@ pub fn recover(root: &Path) -> Result<bool> {
     Ok(Transaction::begin(root)?.has_undone())
 }
 
-/// Whether a killed process left something half done in `root`.
+/// Whether `root` has an interrupted transaction.
 pub fn is_unfinished(root: &Path) -> bool {
     let place = root.join(FOLDER);
     place.join(JOURNAL).exists() && !place.join(DONE).exists()
 }
 
-/// The right to change a folder, which one process has at a time.
+/// A transaction: an exclusive lock on a folder.
 #[derive(Debug)]
 pub struct Transaction {
     root: PathBuf,
     place: PathBuf,
     lock: File,
-    /// Whether something was left half done.
+    /// Whether an interrupted transaction was rolled back.
     undone: bool,
-    /// Whether something is left for the next one to undo.
+    /// Whether the next transaction must roll back this one.
     unfinished: bool,
 }
 
 impl Transaction {
-    /// Locks the folder `root`, and undoes what a killed process left half done in it.
+    /// Locks the folder `root` and rolls back an interrupted transaction in it.
     ///
     /// # Errors
-    /// Another Kiln is at work there, or the file system fails.
+    /// Another process has a transaction in the folder, or the file system fails.
     pub fn begin(root: &Path) -> Result<Self> {
         let place = root.join(FOLDER);
         let lock = lock(root, &place)?;
@@ -100,30 +101,30 @@ impl Transaction {
             transaction.unfinished = false;
         }
         transaction.clear()?;
-        // Else a commit could take along what a killed process left.
+        // Keeps files of an interrupted transaction out of commits.
         transaction.write(".gitignore", b"*\n")?;
         Ok(transaction)
     }
 
-    /// Whether something was undone that a killed process had left half done.
+    /// Whether an interrupted transaction was rolled back.
     pub fn has_undone(&self) -> bool {
         self.undone
     }
 
-    /// An empty folder to work in, which goes with the transaction.
+    /// An empty folder for temporary files, which is removed with the transaction.
     ///
     /// # Errors
     /// The file system fails.
     pub fn workplace(&self) -> Result<PathBuf> {
         let path = self.place.join("work");
-        fs::create_dir(&path).map_err(|cause| Error::io("make the folder", &path, cause))?;
+        fs::create_dir(&path).map_err(|cause| Error::io("create the folder", &path, cause))?;
         Ok(path)
     }
 
-    /// Changes files, and makes folders; or, on an error, leaves all as it was.
+    /// Applies changes of files and creates folders; on an error, rolls everything back.
     ///
     /// # Errors
-    /// A file is not as it was when its change was decided, or the file system fails.
+    /// A file does not have its expected contents, or the file system fails.
     ///
     /// # Panics
     /// A path leads out of the folder.
@@ -132,7 +133,7 @@ impl Transaction {
         self.unfinished = true;
         let done = self.carry_out(&journal, changes);
         if let Err(error) = done.and_then(|()| self.write(DONE, b"")) {
-            // Where this fails, the journal stays, and the next one undoes it.
+            // If the rollback fails, the journal is kept for the next transaction.
             self.undo()?;
             self.unfinished = false;
             return Err(error);
@@ -141,11 +142,11 @@ impl Transaction {
         Ok(())
     }
 
-    /// Writes what is needed to carry out the changes and to undo them.
+    /// Writes everything that is needed to apply the changes and to roll them back.
     fn prepare(&self, changes: &[Change], folders: &[PathBuf]) -> Result<Journal> {
         for folder in ["new", "old"] {
             let path = self.place.join(folder);
-            fs::create_dir(&path).map_err(|cause| Error::io("make the folder", &path, cause))?;
+            fs::create_dir(&path).map_err(|cause| Error::io("create the folder", &path, cause))?;
         }
         let mut journal = Journal {
             entries: Vec::new(),
@@ -169,19 +170,19 @@ impl Transaction {
             }
             journal.entries.push(Entry {
                 path: change.path.clone(),
-                new: change.contents.as_ref().map(|(bytes, _)| hash(bytes)),
+                new: change.contents.as_ref().map(|(bytes, _)| sha256(bytes)),
                 old,
             });
         }
         let text = serde_json::to_vec(&journal).map_err(|error| {
-            Error::input(format!("a path cannot be noted: {error}"))
-                .help("give the files names that are UTF-8")
+            Error::input(format!("a path cannot be recorded: {error}"))
+                .help("rename the file: its name must be UTF-8")
         })?;
         self.write(JOURNAL, &text)?;
         Ok(journal)
     }
 
-    /// The folders that have to be made, the outermost first.
+    /// The folders to create, outermost first.
     fn missing(&self, changes: &[Change], folders: &[PathBuf]) -> Vec<PathBuf> {
         let written = changes.iter().filter(|change| change.contents.is_some());
         let parents = written.flat_map(|change| change.path.ancestors().skip(1));
@@ -196,7 +197,7 @@ impl Transaction {
         missing
     }
 
-    /// Keeps the file that stands at `target`; says whether there is one.
+    /// Keeps a copy of the file at `target`; returns whether it exists.
     fn keep_old(&self, at: usize, target: &Path) -> Result<bool> {
         let failed = |cause| Error::io("read", target, cause);
         match fs::symlink_metadata(target) {
@@ -205,14 +206,14 @@ impl Transaction {
             Ok(_) => {}
         }
         let old = self.old(at);
-        // A link costs nothing; where there are none, a copy does as well.
+        // A hard link is cheap; without hard links, the file is copied.
         if fs::hard_link(target, &old).is_err() {
             fs::copy(target, &old).map_err(failed)?;
         }
         Ok(true)
     }
 
-    /// What was there before, of a file that is kept.
+    /// The contents of a kept file.
     fn read_old(&self, at: usize, old: bool) -> Result<Option<Vec<u8>>> {
         let path = self.old(at);
         let read = || fs::read(&path).map_err(|cause| Error::io("read", &path, cause));
@@ -223,11 +224,11 @@ impl Transaction {
         for folder in &journal.folders {
             let folder = self.root.join(folder);
             fs::create_dir(&folder)
-                .map_err(|cause| Error::io("make the folder", &folder, cause))?;
+                .map_err(|cause| Error::io("create the folder", &folder, cause))?;
         }
         for (at, entry) in journal.entries.iter().enumerate() {
             let target = self.root.join(&entry.path);
-            // An editor may have written since the old file was kept.
+            // An editor may have changed the file since it was copied.
             if fs::read(&target).ok() != changes[at].was {
                 return Err(changed_meanwhile(&target));
             }
@@ -241,7 +242,7 @@ impl Transaction {
             }
         }
         for entry in journal.entries.iter().filter(|entry| entry.new.is_none()) {
-            // Those that are empty now go with their files.
+            // Folders that are now empty are removed too.
             for folder in entry.path.ancestors().skip(1) {
                 if folder.as_os_str().is_empty() || fs::remove_dir(self.root.join(folder)).is_err()
                 {
@@ -252,29 +253,34 @@ impl Transaction {
         Ok(())
     }
 
-    /// Brings everything back that the journal lists, but what somebody changed since.
+    /// Rolls back the changes in the journal, except files that were changed since.
     fn undo(&self) -> Result<()> {
         let path = self.place.join(JOURNAL);
         let text = fs::read(&path).map_err(|cause| Error::io("read", &path, cause))?;
         let journal: Journal = serde_json::from_slice(&text).map_err(|error| {
-            Error::system(format!("`{}` is damaged: {error}", path.display()))
-                .help("compare the folder with version control, then remove that folder")
+            Error::system(format!("`{}` is corrupt: {error}", path.display())).help(
+                "compare the project with version control, then remove the folder of this file",
+            )
         })?;
         let paths = journal.entries.iter().map(|entry| &entry.path);
         if let Some(out) = paths.chain(&journal.folders).find(|path| !is_inside(path)) {
-            let message = format!("`{}` leads out: {}", path.display(), out.display());
-            return Err(Error::system(message).help("remove the folder that it is in"));
+            let message = format!(
+                "`{}` has a path outside the folder: {}",
+                path.display(),
+                out.display()
+            );
+            return Err(Error::system(message).help("remove the folder of this file"));
         }
         for (at, entry) in journal.entries.iter().enumerate().rev() {
             if !is_reached(&self.root, &entry.path) {
-                // Somebody put something else on the way since.
+                // An entry on the path was replaced since.
                 continue;
             }
             self.undo_entry(at, entry)
                 .map_err(|cause| Error::io("restore", &self.root.join(&entry.path), cause))?;
         }
         for folder in journal.folders.iter().rev() {
-            // One that is not empty is somebody's by now.
+            // A folder that is not empty has new files of the user.
             let _ = fs::remove_dir(self.root.join(folder));
         }
         Ok(())
@@ -283,9 +289,9 @@ impl Transaction {
     fn undo_entry(&self, at: usize, entry: &Entry) -> io::Result<()> {
         let target = self.root.join(&entry.path);
         let there = match fs::read(&target) {
-            Ok(bytes) => Some(hash(&bytes)),
+            Ok(bytes) => Some(sha256(&bytes)),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
-            // Somebody made a folder of it since.
+            // The file was replaced by a folder since.
             Err(cause) if cause.kind() == io::ErrorKind::IsADirectory => return Ok(()),
             Err(cause) => return Err(cause),
         };
@@ -302,13 +308,13 @@ impl Transaction {
             fs::create_dir_all(folder)?;
         }
         match fs::rename(self.old(at), &target) {
-            // An earlier try to undo was killed after this.
+            // A previous rollback was killed after this step.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
     }
 
-    /// Writes a file of the hidden folder, whole or not at all.
+    /// Writes a file of the hidden folder atomically.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.place.join(name);
         let fresh = self.place.join(format!("{name}.new"));
@@ -317,8 +323,8 @@ impl Transaction {
             .map_err(|cause| Error::io("write", &path, cause))
     }
 
-    /// Empties the hidden folder, but for the lock; the journal goes last but one, as it says whether
-    /// something is to be undone.
+    /// Empties the hidden folder except for the lock. The journal is removed before the marker of
+    /// completion, so that a finished transaction is never rolled back.
     fn clear(&self) -> Result<()> {
         let failed = |cause| Error::io("clear", &self.place, cause);
         let mut names = Vec::new();
@@ -328,7 +334,7 @@ impl Transaction {
         let rank = |name: &std::ffi::OsString| match name.to_str() {
             Some(JOURNAL) => 1,
             Some(DONE) => 2,
-            // What git sees goes last.
+            // Removed last, so that git never sees the other files.
             Some(".gitignore") => 3,
             _ => 0,
         };
@@ -336,7 +342,7 @@ impl Transaction {
         for name in names.iter().filter(|name| *name != LOCK) {
             let path = self.place.join(name);
             if path.is_dir() {
-                // A copy of a file that cannot be written is no reason to stop.
+                // Read-only copies can be removed too.
                 fs::remove_dir_all(&path).map_err(failed)?;
             } else {
                 fs::remove_file(&path).map_err(failed)?;
@@ -357,22 +363,22 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if self.unfinished || self.clear().is_err() {
-            // The next one does it.
+            // The next transaction cleans up.
             return;
         }
         let _ = fs::remove_file(self.place.join(LOCK));
         let _ = self.lock.unlock();
-        // Another one may be at work in it by now.
+        // Another process may be using the folder by now.
         let _ = fs::remove_dir(&self.place);
     }
 }
 
 fn changed_meanwhile(target: &Path) -> Error {
-    let message = format!("`{}` changed while Kiln worked", target.display());
+    let message = format!("`{}` was changed while Kiln was running", target.display());
     Error::system(message).help("run the command again; nothing was changed")
 }
 
-/// Whether only folders lead to `path` below `root`, as far as there is anything.
+/// Whether every existing part of `path` below `root` is a folder.
 fn is_reached(root: &Path, path: &Path) -> bool {
     let folders = path.ancestors().skip(1);
     folders.filter(|folder| !folder.as_os_str().is_empty()).all(
@@ -383,7 +389,7 @@ fn is_reached(root: &Path, path: &Path) -> bool {
     )
 }
 
-/// Locks the hidden folder, which is made if it is not there.
+/// Creates the hidden folder if it is missing, and locks it.
 fn lock(root: &Path, place: &Path) -> Result<File> {
     let failed = |cause| Error::io("write to the folder", root, cause);
     loop {
@@ -394,13 +400,15 @@ fn lock(root: &Path, place: &Path) -> Result<File> {
             _ => {}
         }
         let metadata = match fs::symlink_metadata(place) {
-            // The last one has just removed the folder.
+            // The previous transaction has just removed the folder.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
             other => other.map_err(failed)?,
         };
         if metadata.is_symlink() {
             let message = format!("`{}` is a symbolic link", place.display());
-            return Err(Error::input(message).help("remove it: it is Kiln's own folder"));
+            return Err(
+                Error::input(message).help("remove the link; the folder is reserved for Kiln")
+            );
         }
         let path = place.join(LOCK);
         let opened = OpenOptions::new()
@@ -409,24 +417,24 @@ fn lock(root: &Path, place: &Path) -> Result<File> {
             .write(true)
             .open(&path);
         let file = match opened {
-            // The last one has just removed the folder.
+            // The previous transaction has just removed the folder.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
             other => other.map_err(failed)?,
         };
         match file.try_lock() {
             Ok(()) if is_at(&file, &path) => return Ok(file),
-            // The last one has just removed it.
+            // The previous transaction has just removed the lock file.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let message = format!("another Kiln is at work in `{}`", root.display());
-                return Err(Error::system(message).help("wait until it is done, then try again"));
+                let message = format!("another process of Kiln is changing `{}`", root.display());
+                return Err(Error::system(message).help("wait until it exits, then try again"));
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
     }
 }
 
-/// Whether an open file still stands at `path`.
+/// Whether an open file is still the one at `path`.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -437,13 +445,13 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere an open file cannot be removed.
+/// On other platforms, an open file cannot be removed.
 #[cfg(not(unix))]
 fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
-/// Writes a file with the rights of `like`, if there is one, but for whether it can be run.
+/// Writes a file with the permissions of `like`, if it exists, and this executable bit.
 fn write_new(path: &Path, bytes: &[u8], executable: bool, like: Option<&Path>) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -457,7 +465,7 @@ fn write_new(path: &Path, bytes: &[u8], executable: bool, like: Option<&Path>) -
         keep_rights(&file, like, executable)?;
     }
     file.write_all(bytes)?;
-    // Otherwise a loss of power could leave the renaming and not the contents.
+    // Without it, a power failure could keep the rename but lose the contents.
     file.sync_all()
 }
 
@@ -466,7 +474,7 @@ fn keep_rights(file: &File, like: &Path, executable: bool) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(like)?.permissions().mode() & 0o777;
     let mode = if executable {
-        // Whoever may read it may run it.
+        // Users who may read the file may execute it.
         mode | (mode & 0o444) >> 2
     } else {
         mode & !0o111
@@ -474,7 +482,7 @@ fn keep_rights(file: &File, like: &Path, executable: bool) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
-/// What a file may do is not kept elsewhere, as what is read-only could not be written.
+/// Other platforms ignore permissions, as a read-only file could not be replaced.
 #[cfg(not(unix))]
 fn keep_rights(_: &File, _: &Path, _: bool) -> io::Result<()> {
     Ok(())
@@ -483,9 +491,4 @@ fn keep_rights(_: &File, _: &Path, _: bool) -> io::Result<()> {
 fn is_inside(path: &Path) -> bool {
     path.components()
         .all(|part| matches!(part, Component::Normal(_)))
-}
-
-fn hash(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! The files of a project as people see them: folders, sizes, and what becomes of each.
+//! The files of a project as a tree, with sizes and outcomes.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -8,12 +8,12 @@ use crate::{
     render::Rendered,
 };
 
-/// The size of all files together.
+/// The total size of all files.
 pub(crate) fn total(rendered: &Rendered<'_>) -> usize {
     rendered.files.iter().map(|file| file.contents.len()).sum()
 }
 
-/// One line for each folder at the top, with its files and their size, and one for the other files.
+/// A line with count and size for each top-level folder, and one for the other files.
 pub(crate) fn folders(rendered: &Rendered<'_>) -> String {
     let mut folders: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let mut beside = (Vec::new(), 0);
@@ -50,7 +50,7 @@ pub(crate) fn folders(rendered: &Rendered<'_>) -> String {
     text
 }
 
-/// The first few of many names.
+/// The first few of several names.
 fn few(names: &[String]) -> String {
     const SHOWN: usize = 2;
     match names.len() {
@@ -59,7 +59,7 @@ fn few(names: &[String]) -> String {
     }
 }
 
-/// Every file with its size, below its folders, and what becomes of it where `written` is given.
+/// Every file with its size, indented below its folders, and with its outcome if `written` is given.
 pub(crate) fn list(rendered: &Rendered<'_>, written: Option<&Written>) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     let mut above: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! A project on disk: written all at once or not at all, and put under version control.
+//! Writing a project to disk atomically, and creating its repository.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,41 +17,41 @@ use crate::{
     template::{Vcs, is_executable},
 };
 
-/// What a staging folder is called before it has a unique ending.
+/// The prefix of staging folders.
 const STAGING: &str = ".kiln-new-";
-/// The file in a staging folder that is locked while somebody works there.
+/// The lock file of a staging folder.
 const LOCK: &str = "lock";
 
-/// How a project is written.
+/// Options for writing a project.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteOptions {
-    /// Whether files of the template may replace those of a folder that is not empty.
+    /// Whether files of the template may replace existing files.
     pub force: bool,
-    /// The version control, where the project stands in no repository.
+    /// The version control, unless the project lies in a repository.
     pub vcs: Vcs,
-    /// Whether a failing git is an error; else it is a warning.
+    /// Whether a failure of git is an error rather than a warning.
     pub require_vcs: bool,
 }
 
-/// What was written, or would be.
+/// The files written, or planned to be written.
 #[derive(Debug, Default)]
 pub struct Written {
     /// New files.
     pub created: Vec<PathBuf>,
-    /// Files that had other contents.
+    /// Files whose contents changed.
     pub replaced: Vec<PathBuf>,
-    /// Files that were there, with the same contents.
+    /// Existing files with the same contents.
     pub unchanged: Vec<PathBuf>,
-    /// Whether a repository was made.
+    /// Whether a repository was created.
     pub repository: bool,
-    /// What did not work but does not matter much.
+    /// Failures that do not affect the project's files.
     pub warnings: Vec<String>,
 }
 
-/// Writes a project to `destination`. On an error nothing is left behind and nothing has changed.
+/// Writes a project to `destination`. On an error, nothing is changed.
 ///
 /// # Errors
-/// The folder exists and is not empty (without `force`), a symbolic link or a folder is in the way,
+/// The folder exists and is not empty (without `force`), a symbolic link or a folder blocks a path,
 /// or the file system or git fails.
 pub fn write(
     rendered: &Rendered<'_>,
@@ -62,17 +62,17 @@ pub fn write(
         check_destination(destination, options.force)?;
         return write_new(rendered, destination, options);
     }
-    // Looked at when nobody else can write there.
+    // Repeated under the lock, when no other process can write.
     check_destination(destination, true)?;
     let transaction = Transaction::begin(destination)?;
     check_destination(destination, options.force)?;
     write_into(rendered, destination, options, transaction)
 }
 
-/// What [`write()`] would do to `destination`, which stays as it is.
+/// The outcome of [`write()`], without changing anything.
 ///
 /// # Errors
-/// The folder exists and is not empty (without `force`), or a symbolic link or a folder is in the way.
+/// The folder exists and is not empty (without `force`), or a symbolic link or a folder blocks a path.
 pub fn plan(rendered: &Rendered<'_>, destination: &Path, options: WriteOptions) -> Result<Written> {
     check_destination(destination, options.force)?;
     let exists = destination.exists();
@@ -90,10 +90,10 @@ pub fn plan(rendered: &Rendered<'_>, destination: &Path, options: WriteOptions) 
     Ok(written)
 }
 
-/// Checks, before anything is rendered or asked, that a project can stand at `destination`.
+/// Checks whether a project can be written to `destination`, before anything is rendered or asked.
 ///
 /// # Errors
-/// Something is in the way.
+/// The destination is blocked.
 pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
     let metadata = match fs::symlink_metadata(destination) {
         Ok(metadata) => metadata,
@@ -101,16 +101,16 @@ pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
         Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {
             let shown = destination.display();
             return Err(
-                Error::input(format!("`{shown}` lies in something that is no folder"))
+                Error::input(format!("part of the path `{shown}` is not a folder"))
                     .help("give another folder with `--path`"),
             );
         }
-        Err(cause) => return Err(Error::io("look at", destination, cause)),
+        Err(cause) => return Err(Error::io("access", destination, cause)),
     };
     let shown = destination.display();
     if metadata.is_symlink() {
         return Err(Error::input(format!("`{shown}` is a symbolic link"))
-            .help("give the folder that it points to"));
+            .help("give the target of the link"));
     }
     if !metadata.is_dir() {
         return Err(
@@ -125,14 +125,14 @@ pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
         return Err(
             Error::input(format!("the folder `{shown}` exists and is not empty")).help(
                 "give another folder with `--path`, or add `--force` to replace the files that the \
-             template has too; all others stay",
+             template has too; all other files are kept",
             ),
         );
     }
     Ok(())
 }
 
-/// Writes to a folder that does not exist: into a hidden sibling, which is then renamed.
+/// Writes to a new folder: to a hidden sibling, which is then renamed.
 fn write_new(
     rendered: &Rendered<'_>,
     destination: &Path,
@@ -167,7 +167,7 @@ fn all_created(rendered: &Rendered<'_>) -> Written {
     }
 }
 
-/// Writes to a folder that exists: all files or none.
+/// Writes to an existing folder in a transaction.
 fn write_into(
     rendered: &Rendered<'_>,
     destination: &Path,
@@ -203,7 +203,7 @@ fn read_folder(
             folders.push(path);
         } else if !kind.is_file() || path.to_str().is_none() {
             let message = format!(
-                "`git init` makes `{}`, which is no plain file",
+                "`git init` creates `{}`, which is not a regular file",
                 path.display()
             );
             return Err(Error::system(message).help("use `--vcs none`; nothing was written"));
@@ -220,7 +220,7 @@ fn read_folder(
     Ok(())
 }
 
-/// The files to write, and what will have become of each; nothing may be in the way.
+/// The files to write, and the outcome of each; fails if a path is blocked.
 fn compare(rendered: &Rendered<'_>, destination: &Path) -> Result<(Vec<Change>, Written)> {
     let mut changes = Vec::new();
     let mut written = Written::default();
@@ -250,7 +250,7 @@ fn compare(rendered: &Rendered<'_>, destination: &Path) -> Result<(Vec<Change>, 
     Ok((changes, written))
 }
 
-/// Whether `path` exists below `root`, as what it should be and without a symbolic link on the way.
+/// Whether `path` exists below `root`; fails if it is of the wrong type or passes a symbolic link.
 pub(crate) fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> {
     let mut way = root.to_path_buf();
     let parts = path.components().count();
@@ -259,15 +259,15 @@ pub(crate) fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> 
         let metadata = match fs::symlink_metadata(&way) {
             Ok(metadata) => metadata,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(cause) => return Err(Error::io("look at", &way, cause)),
+            Err(cause) => return Err(Error::io("access", &way, cause)),
         };
         let wants_folder = folder || at + 1 < parts;
         let problem = if metadata.is_symlink() {
             "is a symbolic link, which Kiln does not write through"
         } else if wants_folder && !metadata.is_dir() {
-            "is in the way of a folder of the template"
+            "blocks a folder of the template"
         } else if !wants_folder && !metadata.is_file() {
-            "is in the way of a file of the template"
+            "blocks a file of the template"
         } else {
             continue;
         };
@@ -277,7 +277,7 @@ pub(crate) fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> 
     Ok(true)
 }
 
-/// Another process may have made the folder since it was looked at.
+/// An error if another process created the folder in the meantime.
 fn not_made(destination: &Path, cause: io::Error) -> Error {
     match check_destination(destination, false) {
         Err(error) => error,
@@ -285,10 +285,10 @@ fn not_made(destination: &Path, cause: io::Error) -> Error {
     }
 }
 
-/// A hidden folder, removed at the end, with an empty one in it for a project.
+/// A hidden staging folder with an empty folder for a project, which is removed on drop.
 struct Staging {
     project: PathBuf,
-    /// Says that somebody is at work here, and ends with the process.
+    /// Held until the process ends, to mark the folder as in use.
     _lock: File,
     _folder: TempDir,
 }
@@ -301,7 +301,7 @@ fn staging(parent: &Path) -> Result<Staging> {
         .tempdir_in(parent)
         .map_err(failed)?;
     let lock = File::create_new(folder.path().join(LOCK)).map_err(failed)?;
-    // Where files cannot be locked, what a killed process leaves stays.
+    // Without file locks, staging folders of killed processes are kept.
     let _ = lock.try_lock();
     let project = folder.path().join("project");
     make_folder(&project)?;
@@ -312,8 +312,8 @@ fn staging(parent: &Path) -> Result<Staging> {
     })
 }
 
-/// Removes what killed processes left of their work. Of one that is younger than a minute the lock may
-/// not be held yet.
+/// Removes staging folders of killed processes. Folders younger than a minute are kept, as they may
+/// not be locked yet.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -333,10 +333,10 @@ fn is_abandoned(lock: &File) -> bool {
 }
 
 fn make_folder(path: &Path) -> Result<()> {
-    fs::create_dir(path).map_err(|cause| Error::io("make the folder", path, cause))
+    fs::create_dir(path).map_err(|cause| Error::io("create the folder", path, cause))
 }
 
-/// Writes all files and folders below `root`; errors show them where they were to end.
+/// Writes all files and folders below `root`; errors show their final paths.
 fn fill(root: &Path, destination: &Path, rendered: &Rendered<'_>) -> Result<()> {
     for folder in &rendered.folders {
         make_folder(&root.join(folder))?;
@@ -346,7 +346,7 @@ fn fill(root: &Path, destination: &Path, rendered: &Rendered<'_>) -> Result<()> 
             file.path
                 .components()
                 .all(|part| matches!(part, Component::Normal(_))),
-            "rendered paths stay in the project"
+            "rendered paths lie in the project"
         );
         write_file(&root.join(&file.path), file)
             .map_err(|cause| Error::io("write", &destination.join(&file.path), cause))?;
@@ -373,8 +373,21 @@ fn in_repository(folder: &Path) -> Result<bool> {
         .any(|folder| folder.join(".git").exists()))
 }
 
-/// git, which nothing in the environment tells to look elsewhere.
-pub(crate) fn git_command() -> Command {
+/// The output of git for files in a folder; `None` if it fails.
+pub(crate) fn git(folder: &Path, args: &[&str], files: &[&Path]) -> Option<String> {
+    let output = git_command()
+        .arg("--literal-pathspecs")
+        .args(args)
+        .args(files)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The git command, independent of environment variables that redirect it.
+fn git_command() -> Command {
     let mut git = Command::new("git");
     for variable in [
         "GIT_DIR",
@@ -412,7 +425,7 @@ fn make_repository(project: &Path, required: bool, written: &mut Written) -> Res
     Ok(())
 }
 
-/// The folders that had to be made above a project; removed again unless they are kept.
+/// Parent folders created for a project, which are removed on drop unless kept.
 struct MadeFolders(Vec<PathBuf>);
 
 impl MadeFolders {
@@ -437,7 +450,7 @@ impl MadeFolders {
 impl Drop for MadeFolders {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
-            // One that is no longer empty is somebody's by now.
+            // A folder that is not empty is in use by now.
             let _ = fs::remove_dir(folder);
         }
     }

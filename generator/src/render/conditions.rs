@@ -1,4 +1,4 @@
-//! The rules of a template that hold under conditions, which are expressions of Rhai.
+//! Conditional rules of a template, whose conditions are Rhai expressions.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// The rules that hold for these variables.
+/// The rules that apply for these variables.
 pub(super) fn rules(config: &Config, variables: &Rc<Variables>) -> Result<Rules> {
     let mut rules = config.rules.clone();
     if config.conditionals.is_empty() {
@@ -60,7 +60,7 @@ fn to_rhai(value: &liquid::model::Value) -> std::result::Result<Dynamic, Box<Eva
                 .collect::<std::result::Result<_, _>>();
             Ok(Dynamic::from_array(items?))
         }
-        other => Err(format!("{} cannot be in a condition", other.type_name()).into()),
+        other => Err(format!("{} is not allowed in a condition", other.type_name()).into()),
     }
 }
 
@@ -78,7 +78,7 @@ fn expression_error(
         .map_or(text.len(), |(at, _)| at);
     let message = match error {
         EvalAltResult::ErrorMismatchOutputType(_, actual, _) => {
-            format!("it gives `{actual}`, not true or false")
+            format!("the result is `{actual}`, not true or false")
         }
         EvalAltResult::ErrorVariableNotFound(name, _) => {
             let near = nearest(name, variables.names());
@@ -89,6 +89,6 @@ fn expression_error(
     };
     let span = config.inside(expression, at.min(text.len().saturating_sub(1)));
     config
-        .error_at(span, format!("the condition `{text}` is wrong"), &message)
-        .help("a condition is an expression of Rhai over the options, such as `ci == \"none\"`")
+        .error_at(span, format!("the condition `{text}` is invalid"), &message)
+        .help("a condition is a Rhai expression over the options, such as `ci == \"none\"`")
 }

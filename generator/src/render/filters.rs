@@ -1,4 +1,4 @@
-//! The filters that cargo-generate adds to Liquid: the cases of heck.
+//! Case filters that cargo-generate adds to Liquid.
 
 use heck::{
     ToKebabCase, ToLowerCamelCase, ToPascalCase, ToShoutyKebabCase, ToShoutySnakeCase, ToSnakeCase,
@@ -11,7 +11,7 @@ use liquid_core::{
 
 macro_rules! case_filters {
     ($($name:literal $parser:ident $filter:ident $convert:expr;)*) => {
-        /// Adds the filters to a parser.
+        /// Registers the filters with a parser.
         pub(crate) fn add(builder: ParserBuilder) -> ParserBuilder {
             builder$(.filter($parser))*
         }

@@ -1,4 +1,4 @@
-//! Rendering one text with Liquid, and where in it an error is.
+//! Rendering of one Liquid text, and locating errors in it.
 
 use std::{ops::Range, rc::Rc};
 
@@ -17,24 +17,24 @@ use crate::{
     },
 };
 
-/// As many blocks may lie in one another. The parser calls itself for each, and overflows its stack, which
-/// cannot be caught, at some thousand.
+/// Maximum nesting of blocks. The parser is recursive and overflows its stack, which cannot be
+/// caught, at a few thousand.
 const DEEPEST: usize = 100;
 
-/// As much of a panic's message is shown: the parser's may quote the whole text.
+/// Maximum length of a panic message that is shown: the parser's may quote the whole text.
 const LONGEST_WHY: usize = 160;
 
-/// What the parser panics with where a block in a comment is not closed.
+/// The panic message of the parser for an unclosed block in a comment.
 const OPEN_IN_COMMENT: &str = "File shouldn't end before EOI.";
 
-/// Renders texts with the variables of a project.
+/// A Liquid renderer with the variables of a project.
 pub(super) struct Liquid {
     parser: Parser,
     variables: Rc<Variables>,
 }
 
 impl Liquid {
-    /// The Liquid of cargo-generate.
+    /// A Liquid renderer with the filters of cargo-generate.
     pub(super) fn new(variables: Rc<Variables>) -> Self {
         Self {
             parser: filters::add(ParserBuilder::with_stdlib())
@@ -47,13 +47,13 @@ impl Liquid {
     /// Renders a text that messages call `name`.
     ///
     /// # Errors
-    /// It is wrong: the error names line, column and expression.
+    /// The text is invalid: the error names line, column and expression.
     pub(super) fn text(&self, name: &str, text: &str) -> Result<String> {
         if let Some(tag) = tags::too_deep(text, DEEPEST) {
-            let message = format!("`{name}` has more than {DEEPEST} blocks in one another");
+            let message = format!("`{name}` nests more than {DEEPEST} blocks");
             return Err(Error::template(message)
                 .at(name, text, tag.span, "one too many")
-                .help("close blocks sooner, or take the file apart"));
+                .help("close blocks earlier, or split the file"));
         }
         if let Some(rendered) = self.shortened(text) {
             return Ok(rendered);
@@ -61,8 +61,8 @@ impl Liquid {
         self.whole_text(name, text)
     }
 
-    /// Renders a text of which the parser sees but the tags; `None` where something is wrong, as only the
-    /// whole text shows the place.
+    /// Renders a shortened text, of which the parser sees little more than the tags. `None` on any
+    /// error, as only the whole text locates it.
     fn shortened(&self, text: &str) -> Option<String> {
         let short = Shortened::of(text, &self.variables)?;
         self.variables.take_unknown();
@@ -72,7 +72,7 @@ impl Liquid {
         (known && unmarked).then(|| short.expand(&rendered))?
     }
 
-    /// Parses and renders; both may panic.
+    /// Parses and renders a text; both may panic.
     fn render(&self, text: &str) -> std::result::Result<String, liquid::Error> {
         self.parser.parse(text)?.render(&*self.variables)
     }
@@ -89,14 +89,14 @@ impl Liquid {
             .map_err(|error| render_error(name, text, &error))
     }
 
-    /// What is wrong with a text that Liquid panics on.
+    /// The error for a text on which Liquid panics.
     fn panic_error(&self, name: &str, text: &str, why: &str) -> Error {
         let comment = tags::comment(text);
         if let (Some(tag), OPEN_IN_COMMENT) = (&comment, why) {
-            let message = format!("`{name}` has a comment in which a block is not closed");
+            let message = format!("`{name}` has a comment with an unclosed block");
             return Error::template(message)
-                .at(name, text, tag.span.clone(), "one like this")
-                .help("close the block, or put what is left out into `{% raw %}`");
+                .at(name, text, tag.span.clone(), "a comment like this")
+                .help("close the block, or put the commented text into `{% raw %}`");
         }
         let tags = tags::tags(text);
         let panics = |tag: &&Tag| quiet::catch(|| self.render(&text[tag.span.clone()])).is_err();
@@ -105,16 +105,16 @@ impl Liquid {
             .or(comment.as_ref())
             .map_or(0..0, |tag| tag.span.clone());
         let why: String = why.chars().take(LONGEST_WHY).collect();
-        Error::template(format!("Liquid cannot cope with `{name}`: {why}"))
+        Error::template(format!("Liquid panicked on `{name}`: {why}"))
             .at(name, text, span, "here")
-            .help("write it more simply; whole numbers lie within 64 bits, also those that filters make")
+            .help("simplify the tag; integers, including results of filters, have 64 bits")
     }
 
-    /// Points at the first variable that was asked for and does not exist.
+    /// Points at the first unknown variable that the text refers to.
     fn check_unknown(&self, name: &str, text: &str) -> Result<()> {
         let unknown = self.variables.take_unknown();
         let tags = tags::tags(text);
-        // Loops look for a loop around them, and counters make their variable when first used.
+        // Loops look up an outer loop, and counters create their variable on first use.
         let made = |word: &str| {
             matches!(word, "forloop" | "tablerowloop")
                 || tags.iter().any(|tag| counts(tag.inner(text), word))
@@ -128,8 +128,8 @@ impl Liquid {
             return Ok(());
         };
         if matches!(word, "authors" | "username") {
-            return Err(Error::system(format!("`{word}` is not known"))
-                .at(name, text, span, "asked for here")
+            return Err(Error::system(format!("`{word}` is unknown"))
+                .at(name, text, span, "used here")
                 .help("set `user.name` in git's configuration, or the variable `USER`"));
         }
         Err(
@@ -140,19 +140,19 @@ impl Liquid {
     }
 }
 
-/// Where `word`, which is a part of `text`, stands in it.
+/// The span of `word`, a slice of `text`, in `text`.
 pub(super) fn word_span(text: &str, word: &str) -> Range<usize> {
     let at = word.as_ptr() as usize - text.as_ptr() as usize;
     at..at + word.len()
 }
 
-/// Whether a tag is `increment word` or `decrement word`, which make their variable.
+/// Whether a tag is `increment word` or `decrement word`, which create their variable.
 fn counts(inner: &str, word: &str) -> bool {
     let mut words = tags::identifiers(inner);
     matches!(words.next(), Some("increment" | "decrement")) && words.next() == Some(word)
 }
 
-/// Liquid's own words for what is wrong, without their drawing, and the lists in them.
+/// Liquid's error message without its drawing, and the lists of candidates in it.
 fn message_of(error: &liquid::Error) -> (String, Vec<String>) {
     let text = error.to_string();
     let lines = text.lines().map(|line| {
@@ -182,7 +182,7 @@ fn message_of(error: &liquid::Error) -> (String, Vec<String>) {
     (words.join("; "), available.collect())
 }
 
-/// The line and column that Liquid's parser says, as an offset.
+/// The offset of the line and column in Liquid's error message.
 fn stated_place(text: &str, error: &liquid::Error) -> Option<usize> {
     let message = error.to_string();
     let place = message.split_once("--> ")?.1.lines().next()?;
@@ -214,10 +214,10 @@ fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let help = near.map_or_else(
         || {
             if why.contains("requested filter=rhai") {
-                return "Kiln runs no scripts: use options, `[conditional]` rules and Liquid"
+                return "Kiln does not run scripts: use options, `[conditional]` rules and Liquid"
                     .to_owned();
             }
-            "put what is not meant for Liquid between `{% raw %}` and `{% endraw %}`".to_owned()
+            "put text that is not Liquid between `{% raw %}` and `{% endraw %}`".to_owned()
         },
         |near| format!("did you mean `{near}`?"),
     );
@@ -231,10 +231,10 @@ fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let (why, _) = message_of(error);
     Error::template(format!("`{name}` cannot be rendered: {why}"))
         .at(name, text, span, "here")
-        .help("what tags and filters take is at https://shopify.github.io/liquid")
+        .help("see the tags and filters at https://shopify.github.io/liquid")
 }
 
-/// From `at` to the end of its tag.
+/// The span from `at` to the end of its tag.
 fn tag_at(text: &str, at: usize) -> Option<Range<usize>> {
     let tag = tags::tags(text)
         .into_iter()
@@ -242,7 +242,7 @@ fn tag_at(text: &str, at: usize) -> Option<Range<usize>> {
     Some(at..tag.span.end)
 }
 
-/// The tag that an error quotes as `from: …` or by one of its values, or the first tag.
+/// The span of the tag that an error quotes as `from: …` or by one of its values, or else of the first tag.
 fn quoted_place(text: &str, error: &liquid::Error) -> Range<usize> {
     let message = error.to_string();
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
@@ -296,7 +296,7 @@ mod tests {
         Liquid::new(Rc::new(variables))
     }
 
-    /// Text that is long enough to be left out, and alike often enough for `ifchanged`.
+    /// Text that is long enough to be shortened and repetitive enough for `ifchanged`.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             Just("the same words, and many of them\n".to_owned()),
@@ -305,7 +305,7 @@ mod tests {
         ]
     }
 
-    /// Something in quotes, also what looks like the end of a tag.
+    /// A quoted string, which may contain an apparent end of a tag.
     fn quoted() -> impl Strategy<Value = String> {
         let inner = prop_oneof![
             Just("}}".to_owned()),
@@ -322,7 +322,7 @@ mod tests {
         })
     }
 
-    /// What stands alone: whole tags, and pieces that go wrong.
+    /// Elements without a block: whole tags, and invalid fragments.
     fn element() -> impl Strategy<Value = String> {
         let alone = prop::sample::select(vec![
             "{{word}}",
@@ -371,7 +371,7 @@ mod tests {
         ]
     }
 
-    /// Texts of which most are right.
+    /// Liquid texts, most of them valid.
     fn liquid() -> impl Strategy<Value = String> {
         element().prop_recursive(3, 24, 5, |inner| {
             let body = prop::collection::vec(inner.clone(), 0..5).prop_map(|all| all.concat());
@@ -404,7 +404,7 @@ mod tests {
         })
     }
 
-    /// What the parser does not see makes no difference.
+    /// Hiding literal text from the parser does not change the result.
     #[test]
     fn shortened_texts_render_as_whole_ones() {
         let template = Template::from_files("t", FILES).unwrap();
@@ -418,7 +418,7 @@ mod tests {
         });
     }
 
-    /// None of these ends the process.
+    /// No input aborts the process.
     #[test]
     fn texts_that_are_too_much_for_liquid() {
         let template = Template::from_files("t", FILES).unwrap();
@@ -462,11 +462,11 @@ mod tests {
                 Some(("f".to_owned(), line, column)),
                 "{error}"
             );
-            assert!(error.to_string().len() < 250 && error.way_out().is_some());
+            assert!(error.to_string().len() < 250 && error.help_text().is_some());
         }
     }
 
-    /// Blocks, filters and quotes in which the text between tags counts.
+    /// Blocks, filters and quotes that depend on the text between tags.
     #[test]
     fn texts_that_cannot_be_shortened() {
         let template = Template::from_files("t", FILES).unwrap();

@@ -1,37 +1,37 @@
-//! Text between the tags of Liquid, which is copied as it is, and tags that are a variable and no more: the
-//! parser need not see them. It looks at each character many times, which would be most of the time of
-//! `kiln new`.
+//! Shortening of Liquid texts: text between tags and plain variables are replaced by short marks.
+//! The parser scans each character many times, which would take most of the time of `kiln new`.
 
 use std::mem;
 
 use crate::template::{tags, variables::Variables};
 
-/// What stands for a piece of text begins with it. Unicode promises that no text has it.
+/// The delimiter of marks. It is a Unicode noncharacter, so no text contains it.
 pub(crate) const MARK: char = '\u{fdd0}';
-/// Text that is shorter gains nothing.
+/// Minimum length of text that is worth a mark.
 const SHORTEST: usize = 24;
-/// Blocks whose text is not copied as it is: `capture` gives it to filters, `ifchanged` compares it, and
-/// in the others tags are text. The filter may make a mark out of letters.
+/// Words in whose presence a text is not shortened: `capture` passes its text to filters,
+/// `ifchanged` compares it, in `comment` and `raw` tags are text, and `url_decode` may produce a
+/// mark.
 const SPECIAL: [&str; 5] = ["capture", "comment", "ifchanged", "raw", "url_decode"];
 
-/// A text of Liquid in which marks stand for what is copied as it is, and for variables.
+/// A Liquid text with marks in place of literal text and variables.
 pub(crate) struct Shortened {
-    /// What the parser is to see.
+    /// The text for the parser.
     pub text: String,
-    /// What the marks stand for, by their number.
+    /// The text that each mark stands for, by its number.
     pieces: Vec<String>,
-    /// What comes next, and is not yet in `text`.
+    /// Pending text that is not yet in `text`.
     run: Run,
 }
 
-/// Text and variables between tags that the parser has to see.
+/// Literal text and variables between two tags that the parser must see.
 #[derive(Default)]
 struct Run {
     text: String,
-    /// Where it begins and ends but for white space, which `-` in a tag takes away.
+    /// The range without the surrounding whitespace, which `-` in a tag strips.
     content: Option<(usize, usize)>,
     has_values: bool,
-    /// Whether the parser may see the beginning of a tag in it.
+    /// Whether the parser may see a delimiter in the text.
     has_liquid: bool,
 }
 
@@ -60,7 +60,7 @@ impl Run {
 }
 
 impl Shortened {
-    /// Shortens a text; `None` where that is not sure to make no difference.
+    /// Shortens a text; `None` unless the result is certain to be the same.
     pub fn of(original: &str, variables: &Variables) -> Option<Self> {
         if original.contains(MARK) || SPECIAL.iter().any(|word| original.contains(word)) {
             return None;
@@ -93,8 +93,8 @@ impl Shortened {
         Some(short)
     }
 
-    /// Adds a mark for what has come since the last tag, if that is worth it; `None` where the parser has
-    /// to see it and cannot.
+    /// Ends the pending run, with a mark if it is worth one; `None` if the parser must see the run
+    /// but cannot.
     fn end_run(&mut self) -> Option<()> {
         let run = mem::take(&mut self.run);
         let (start, end) = run.content.unwrap_or_default();
@@ -114,8 +114,7 @@ impl Shortened {
         Some(())
     }
 
-    /// What was rendered of the short text, with everything in its place again; `None` where a value
-    /// has a mark.
+    /// Replaces the marks in the rendered text; `None` if a value contains a mark.
     pub fn expand(&self, rendered: &str) -> Option<String> {
         let mut text = String::new();
         let mut parts = rendered.split(MARK);

@@ -1,4 +1,4 @@
-//! Rendering a template into memory, to the same bytes as cargo-generate.
+//! Rendering of a template into memory, byte for byte as cargo-generate does.
 
 mod conditions;
 mod filters;
@@ -25,28 +25,28 @@ use crate::{
     },
 };
 
-/// A file that is ready to be written.
+/// A rendered file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedFile<'t> {
-    /// Its path below the project's folder.
+    /// Path in the project.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Contents.
     pub contents: Cow<'t, [u8]>,
-    /// Whether it can be run.
+    /// Whether the file is executable.
     pub executable: bool,
 }
 
 /// A project in memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered<'t> {
-    /// Its files, in the order of their paths.
+    /// The files, ordered by path.
     pub files: Vec<RenderedFile<'t>>,
-    /// Its folders, in order, also those without a file.
+    /// All folders in order, including empty ones.
     pub folders: Vec<PathBuf>,
 }
 
 impl Rendered<'_> {
-    /// The bytes of the file at `path`.
+    /// The contents of the file at `path`.
     pub fn get(&self, path: impl AsRef<Path>) -> Option<&[u8]> {
         let path = path.as_ref();
         let file = self.files.iter().find(|file| file.path == path)?;
@@ -54,18 +54,18 @@ impl Rendered<'_> {
     }
 }
 
-/// Renders a template for a project in the folder of its name, below the current one.
+/// Renders a project for a folder of its name in the current folder.
 ///
 /// # Errors
-/// The template is wrong: the error names file, line, column and expression.
+/// The template is invalid: the error names file, line, column and expression.
 pub fn render<'t>(template: &'t Template, answers: &Answers) -> Result<Rendered<'t>> {
     render_at(template, answers, Path::new(answers.name().package()))
 }
 
-/// Renders a template for a project that will stand at `destination`.
+/// Renders a project for the folder `destination`.
 ///
 /// # Errors
-/// The template is wrong: the error names file, line, column and expression.
+/// The template is invalid: the error names file, line, column and expression.
 pub fn render_at<'t>(
     template: &'t Template,
     answers: &Answers,
@@ -74,10 +74,10 @@ pub fn render_at<'t>(
     render_with(template, Variables::new(answers, absolute(destination)?))
 }
 
-/// Renders a template with an author of whom the machine knows nothing.
+/// Renders a template with a fixed author, independent of the machine.
 ///
 /// # Errors
-/// The template is wrong: the error names file, line, column and expression.
+/// The template is invalid: the error names file, line, column and expression.
 #[cfg(feature = "snapshot")]
 pub(crate) fn render_by<'t>(
     template: &'t Template,
@@ -105,7 +105,7 @@ struct Renderer {
 }
 
 impl Renderer {
-    /// A renderer of a template, and what is left out of it.
+    /// A renderer of a template, and the paths that the template ignores.
     fn new(template: &Template, variables: Variables) -> Result<(Self, Vec<String>)> {
         let variables = Rc::new(variables);
         let rules = conditions::rules(template.config(), &variables)?;
@@ -135,10 +135,10 @@ impl Renderer {
             };
             if first.path == second.path {
                 return Err(Error::template(format!(
-                    "`{}` and `{}` come out at the same path",
+                    "`{}` and `{}` render to the same path",
                     one.source, other.source
                 ))
-                .help("rename one of them, or leave one out with a `[conditional]` rule"));
+                .help("rename one of them, or ignore one with a `[conditional]` rule"));
             }
         }
         let files: Vec<_> = files.into_iter().map(|(_, file)| file).collect();
@@ -158,7 +158,7 @@ impl Renderer {
             Cow::Borrowed(&*file.contents)
         };
         Ok(RenderedFile {
-            // A rendered file that moves is written anew, and so loses its permission to run.
+            // cargo-generate rewrites a rendered file that moves, and so drops its executable bit.
             executable: file.executable && !(rendered && moved),
             path,
             contents,
@@ -174,7 +174,7 @@ impl Renderer {
         Ok(Cow::Owned(rendered.into_bytes()))
     }
 
-    /// Renders each part of a path and replaces what no file system takes.
+    /// Renders each part of a path and removes characters that file systems forbid.
     fn path(&self, path: &str, source: &str) -> Result<PathBuf> {
         path.split('/')
             .map(|part| {
@@ -186,19 +186,17 @@ impl Renderer {
                 let clean = sanitize(&rendered);
                 if clean.is_empty() {
                     return Err(Error::template(format!(
-                        "the part `{part}` of the path `{source}` comes out empty"
+                        "the part `{part}` of the path `{source}` renders to an empty name"
                     ))
                     .at(source, path, word_span(path, part), "empty")
-                    .help(
-                        "leave the file out with a `[conditional]` rule, or give the part a name",
-                    ));
+                    .help("ignore the file with a `[conditional]` rule, or give the part a name"));
                 }
                 Ok(clean)
             })
             .collect()
     }
 
-    /// The folders that are left: those of the files, and of the others those that keep their name.
+    /// The folders of the project: the parents of all files, and other folders whose name renders unchanged.
     fn folders<'f>(
         &self,
         template: &Template,
@@ -220,7 +218,7 @@ impl Renderer {
                 return Err(Error::template(format!(
                     "cargo-generate cannot rename the folder `{folder}`, which is not rendered"
                 ))
-                .help("add the folder to `include`, or take it out of `exclude`"));
+                .help("add the folder to `include`, or remove it from `exclude`"));
             }
         }
         folders.retain(|folder| !folder.as_os_str().is_empty());

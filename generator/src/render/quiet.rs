@@ -1,4 +1,4 @@
-//! Libraries that panic where an error would do.
+//! Catching panics of libraries that should return errors.
 
 use std::{
     any::Any,
@@ -8,14 +8,14 @@ use std::{
 };
 
 thread_local! {
-    /// Whether a panic of this thread is caught and told as an error.
+    /// Whether panics of this thread are caught and returned as errors.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a library; if it panics, nothing is printed. Panics of other threads print as always.
+/// Calls `call` and catches a panic without printing it. Panics of other threads print as usual.
 ///
 /// # Errors
-/// It panicked, with this message.
+/// The message of the panic.
 pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     install();
     let before = QUIET.replace(true);
@@ -24,7 +24,7 @@ pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|panic| message(&*panic))
 }
 
-/// Puts a hook before the one that is there, once: hooks belong to all threads, so that to swap them
+/// Installs a panic hook in front of the current one, once. Hooks are global, so swapping them
 /// around each call would be a race.
 fn install() {
     static ONCE: Once = Once::new();
@@ -41,7 +41,7 @@ fn install() {
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "it says no more".to_owned())
+    text.unwrap_or_else(|| "no message".to_owned())
 }
 
 #[cfg(test)]
@@ -62,13 +62,13 @@ mod tests {
         let caught: Result<(), _> = catch(|| panic!("b"));
         assert_eq!(caught, Err("b".to_owned()));
         let caught: Result<(), _> = catch(|| panic::panic_any(1));
-        assert_eq!(caught, Err("it says no more".to_owned()));
+        assert_eq!(caught, Err("no message".to_owned()));
         let inner = || -> Result<(), String> { catch(|| panic!("inner")) };
         let caught = catch(inner);
         assert_eq!(caught, Ok(Err("inner".to_owned())));
     }
 
-    /// This test again, in a process whose output can be read.
+    /// Runs this test again in a child process to read its output.
     #[test]
     fn only_what_is_caught_prints_nothing() {
         const CHILD: &str = "KILN_TEST_QUIET";

@@ -1,4 +1,4 @@
-//! Compiling, testing and training a project, with what is built shared by all.
+//! Compiling, testing and training of projects, with a build folder shared by all.
 
 use std::{
     collections::BTreeMap,
@@ -19,23 +19,23 @@ use crate::{
 
 use super::project::{LOCK_FILE, Project, expect};
 
-/// Says in the shared folder whose project was built last; who builds has it locked.
+/// A file in the build folder that names the project built last; a build locks the file.
 const OWNER: &str = "kiln-project";
-/// Names the folder of what is built.
+/// The environment variable with the build folder.
 const BUILD_DIR: &str = "KILN_BUILD_DIR";
-/// The tests of the sites of a project.
+/// The name of the contract tests.
 const CONTRACTS: &str = "contract";
-/// The log of a training, a JSON object a line.
+/// The log of a training, with a JSON object per line.
 const LOG: &str = "metrics.jsonl";
-/// Enough for the loss to fall.
+/// Enough epochs for the loss to fall.
 const SHORT: [&str; 2] = ["--epochs", "3"];
 
 impl Project {
-    /// Checks that the project [compiles](Self::assert_compiles), passes its
-    /// [contract tests](Self::assert_contracts), and [trains](Self::assert_trains).
+    /// Checks that the project [compiles](Self::assert_compiles), passes its [contract
+    /// tests](Self::assert_contracts), and [trains](Self::assert_trains).
     ///
     /// # Panics
-    /// It does not.
+    /// One of the checks fails.
     #[track_caller]
     pub fn assert_works(&self) {
         self.assert_compiles();
@@ -43,10 +43,10 @@ impl Project {
         self.assert_trains();
     }
 
-    /// Checks that everything in the project compiles, tests and examples too, without a warning.
+    /// Checks that all targets of the project, including tests and examples, compile without warnings.
     ///
     /// # Panics
-    /// It does not; the message has what the compiler says.
+    /// A target does not compile or has warnings; the message has the compiler's output.
     #[track_caller]
     pub fn assert_compiles(&self) {
         let warnings = self.build().warnings;
@@ -57,26 +57,26 @@ impl Project {
         );
     }
 
-    /// Checks that the contract tests of the project, which are in `tests/contract`, pass.
+    /// Checks that the project's contract tests, in `tests/contract`, pass.
     ///
     /// # Panics
-    /// One fails, or there is none.
+    /// A test fails, or there is none.
     #[track_caller]
     pub fn assert_contracts(&self) {
         let there = ["tests/contract/main.rs", "tests/contract.rs"];
         assert!(
             there.iter().any(|file| self.path.join(file).is_file()),
-            "the project has no contract tests: there is no `{}`",
+            "the project has no contract tests: `{}` is missing",
             there[0]
         );
         let printed = self.cargo(&["test", "--test", CONTRACTS]);
         assert!(
             !printed.contains("test result: ok. 0 passed"),
-            "the project has a file of contract tests, but no test in it:\n{printed}"
+            "the project's contract tests are empty:\n{printed}"
         );
     }
 
-    /// Checks that the loss falls in a short training, with the project's own defaults.
+    /// Checks that the loss falls in a short training with the project's defaults.
     ///
     /// # Panics
     /// The training fails, or the loss does not fall.
@@ -94,16 +94,16 @@ impl Project {
         };
         assert!(
             falls && losses.iter().all(Option::is_some),
-            "the loss does not fall in a training with `{}`; `{LOG}` says:\n{}",
+            "the loss does not fall in a training with `{}`; `{LOG}` has:\n{}",
             SHORT.join(" "),
             lines(&log)
         );
     }
 
-    /// Trains with these options of the project's program, and gives the lines of `metrics.jsonl`.
+    /// Trains with these options of the project's program; returns the lines of `metrics.jsonl`.
     ///
     /// # Panics
-    /// The training fails or writes no such file; the message has what it printed.
+    /// The training fails or does not write the file; the message has its output.
     #[track_caller]
     pub fn train(&self, options: &[&str]) -> Vec<Value> {
         let program = expect(self.program());
@@ -122,19 +122,19 @@ impl Project {
             "the training with {options:?} fails:\n{said}"
         );
         let log = fs::read_to_string(runs.path().join(LOG)).unwrap_or_else(|cause| {
-            panic!("the training leaves no `{LOG}` in its --output-dir ({cause}):\n{said}")
+            panic!("the training wrote no `{LOG}` into its --output-dir ({cause}):\n{said}")
         });
         let parse = |line| {
             let parsed = serde_json::from_str(line);
-            parsed.unwrap_or_else(|cause| panic!("`{LOG}` is no JSON ({cause}): {line}"))
+            parsed.unwrap_or_else(|cause| panic!("`{LOG}` is not JSON ({cause}): {line}"))
         };
         log.lines().map(parse).collect()
     }
 
-    /// Runs cargo in the project, with the shared builds, and gives what it printed.
+    /// Runs cargo in the project, with the shared build folder; returns its output.
     ///
     /// # Panics
-    /// It fails; the message has what it printed.
+    /// Cargo fails; the message has its output.
     #[track_caller]
     pub fn cargo(&self, arguments: &[&str]) -> String {
         let output = expect(self.try_cargo(arguments));
@@ -148,20 +148,20 @@ impl Project {
         said
     }
 
-    /// Runs cargo in the project, whether it fails or not.
+    /// Runs cargo in the project; returns its output and exit status.
     ///
     /// # Errors
-    /// Cargo cannot be run.
+    /// Cargo cannot be started.
     pub fn try_cargo(&self, arguments: &[&str]) -> Result<Output> {
         let shared = build_folder()?;
         let _alone = self.alone_in(&shared)?;
         self.run_cargo(arguments, &shared)
     }
 
-    /// Waits until no other project is in the shared folder, and makes it that of this project.
+    /// Locks the build folder and makes this project its owner.
     ///
-    /// To cargo, projects of the same name are one and the same, wherever they lie. What it built of
-    /// another would pass for what it built of this one, if that is younger than the files here.
+    /// Cargo identifies projects by name, wherever they lie: it would reuse the build of another
+    /// project of this name if that is newer than the files of this one.
     fn alone_in(&self, shared: &Path) -> Result<File> {
         let path = shared.join(OWNER);
         let failed = |cause| Error::io("write", &path, cause);
@@ -181,7 +181,7 @@ impl Project {
         Ok(owner)
     }
 
-    /// Makes all files as young as now.
+    /// Sets the modification time of all files to now.
     fn touch(&self) -> Result<()> {
         let now = SystemTime::now();
         for (file, _) in files_of(&self.path)? {
@@ -215,7 +215,7 @@ impl Project {
         Ok(output)
     }
 
-    /// Builds everything, and so Burn with the features of the tests: once, for all.
+    /// Builds all targets, including Burn with the features of the tests, once for all checks.
     #[track_caller]
     fn build(&self) -> Built {
         let shared = expect(build_folder());
@@ -241,7 +241,7 @@ impl Project {
         built
     }
 
-    /// Copies a program, which the next build of another project replaces.
+    /// Copies a program out of the build folder, where the next project's build replaces it.
     fn keep(&self, program: &Path) -> Result<PathBuf> {
         let kept = self.place.path().join("programs");
         let copy = kept.join(program.file_name().unwrap_or(program.as_os_str()));
@@ -251,7 +251,7 @@ impl Project {
         Ok(copy)
     }
 
-    /// The program of the project, built.
+    /// The built program of the project.
     #[track_caller]
     fn program(&self) -> Result<PathBuf> {
         let mut programs = self.build().programs;
@@ -268,24 +268,26 @@ impl Project {
         let names = programs.keys().cloned().collect::<Vec<_>>().join(", ");
         match programs.into_values().collect::<Vec<_>>().as_slice() {
             [program] => Ok(program.clone()),
-            [] => Err(Error::input("the project has no program to train with")),
-            _ => Err(Error::input("the project has several programs")
-                .help(format!("name one of them as `default-run`: {names}"))),
+            [] => Err(Error::input(
+                "the project has no binary target to train with",
+            )),
+            _ => Err(Error::input("the project has several binary targets")
+                .help(format!("set `default-run` to one of them: {names}"))),
         }
     }
 }
 
-/// What a build says.
+/// The artifacts and messages of a build.
 #[derive(Debug, Default)]
 struct Built {
-    /// By name.
+    /// Programs by name.
     programs: BTreeMap<String, PathBuf>,
     warnings: Vec<String>,
     errors: Vec<String>,
 }
 
 impl Built {
-    /// Takes a message of cargo.
+    /// Adds a message of cargo.
     fn add(&mut self, message: &Value) {
         match message["reason"].as_str() {
             Some("compiler-message") => {
@@ -316,32 +318,33 @@ impl Built {
     }
 }
 
-/// The folder of what is built: that which the environment names, or `rendered` in the one that holds
-/// this process's program.
+/// The build folder: that of the environment variable, or `rendered` in the folder that cargo built
+/// this process in.
 fn build_folder() -> Result<PathBuf> {
     let folder = match env::var_os(BUILD_DIR) {
         Some(folder) => PathBuf::from(folder),
         None => own_build_folder()
             .ok_or_else(|| {
-                Error::input("it is not known where to build: this is no test that cargo runs")
-                    .help(format!("name a folder in the variable `{BUILD_DIR}`"))
+                Error::input("the build folder is unknown, as cargo does not run this test").help(
+                    format!("set the environment variable `{BUILD_DIR}` to a folder"),
+                )
             })?
             .join("rendered"),
     };
-    fs::create_dir_all(&folder).map_err(|cause| Error::io("make the folder", &folder, cause))?;
+    fs::create_dir_all(&folder).map_err(|cause| Error::io("create the folder", &folder, cause))?;
     std::path::absolute(&folder).map_err(|cause| Error::io("find the folder", &folder, cause))
 }
 
 fn own_build_folder() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let mut folders = program.ancestors().skip(1);
-    // Cargo marks the folders that it builds in.
+    // Cargo puts this tag into its build folders.
     let marked = folders.find(|folder| folder.join("CACHEDIR.TAG").is_file());
     let of_tests = || Some(PathBuf::from(env::var_os("CARGO_MANIFEST_DIR")?).join("target"));
     marked.map(Path::to_path_buf).or_else(of_tests)
 }
 
-/// A file whose times can be set, even if it cannot be written.
+/// Opens a file so that its times can be set, even if it is read-only.
 #[cfg(not(windows))]
 fn open_attributes(path: &Path) -> io::Result<File> {
     File::open(path)
@@ -355,13 +358,13 @@ fn open_attributes(path: &Path) -> io::Result<File> {
     options.access_mode(FILE_WRITE_ATTRIBUTES).open(path)
 }
 
-/// How many packages a lock file knows: of a project without dependencies it says nothing to others.
+/// The number of packages in a lock file. A project without dependencies must not share its lock file.
 fn packages(lock: &Path) -> usize {
     let text = fs::read_to_string(lock).unwrap_or_default();
     text.matches("[[package]]").count()
 }
 
-/// Copies a file, all or nothing.
+/// Copies a file atomically.
 fn share(from: &Path, to: &Path) -> io::Result<()> {
     let folder = to.parent().unwrap_or(to);
     let staged = tempfile::NamedTempFile::new_in(folder)?;
@@ -370,7 +373,7 @@ fn share(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a program printed, both streams.
+/// The output of a program: standard output and standard error.
 pub fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
@@ -380,7 +383,7 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// What cargo printed without the lines that say what it compiles: a message is then near its start.
+/// Cargo's output without its progress lines, so that errors come first.
 pub fn without_progress(text: &str) -> String {
     let progress = ["Compiling", "Checking", "Downloaded", "Downloading"];
     let says_more = |line: &&str| {

@@ -1,12 +1,12 @@
-//! Tests of a template of your own, or of a project: what it renders, in snapshots, and that this
-//! compiles and trains. Behind the feature `snapshot` of this crate:
+//! Tests of your own template or project: snapshots of the rendered files, and checks that they
+//! compile and train. Requires the feature `snapshot` of this crate:
 //!
 //! ```toml
 //! [dev-dependencies]
 //! kiln = { package = "burn-kiln", version = "0.3", features = ["snapshot"] }
 //! ```
 //!
-//! A test of a template is then three lines:
+//! A test of a template takes three lines:
 //!
 //! ```no_run
 //! use kiln::{assert_snapshot, snapshot::Project};
@@ -22,23 +22,23 @@
 //! # a_project_for_gpus();
 //! ```
 //!
-//! [`assert_snapshot!`](crate::assert_snapshot) compares the list of all files, and their contents,
-//! with a file of [insta](https://insta.rs) beside the test: `snapshots/MODULE__cuda.snap`. Of binary
-//! files the size and the hash stand there. What nobody sees is shown where it is unusual: a carriage
-//! return as `␍`, and after a text a line that says that its last line does not end, or is empty. Where a change was meant, renew it with
-//! `INSTA_UPDATE=always cargo test`, or look at it first with `cargo insta review`.
+//! [`assert_snapshot!`](crate::assert_snapshot) compares the list of all files and their contents
+//! with an [insta](https://insta.rs) snapshot beside the test: `snapshots/MODULE__cuda.snap`. A
+//! binary file is represented by its size and hash. Unusual whitespace is made visible: a carriage
+//! return as `␍`, and a missing newline or an empty line at the end of a text by a note. After an
+//! intended change, renew the snapshot with `INSTA_UPDATE=always cargo test`, or review it with
+//! `cargo insta review`.
 //!
-//! What differs between machines, days and versions of Kiln is left out: the author is always
-//! `Somebody`, and Kiln's version, the hash of the template, temporary folders and the years of a
-//! copyright are replaced; of `Cargo.lock` only the name stands there. [`Project::redact`] replaces
-//! more.
+//! Snapshots do not depend on the machine, the date or the version of Kiln: the author is always
+//! `Somebody`; Kiln's version, the hash of the template, temporary folders and copyright years are
+//! replaced; and of `Cargo.lock`, only the name is shown. [`Project::redact`] replaces more.
 //!
-//! [`Project::assert_works`] builds with cargo. All projects share a folder for what is built,
-//! `rendered` in the folder of the builds of your tests, so that Burn is compiled once, and the
-//! `Cargo.lock` in it, so that all have the same versions. `KILN_BUILD_DIR` names another folder. To
-//! pin the versions, commit a lock file and name it with [`Project::lock`].
+//! [`Project::assert_works`] builds with cargo. All projects share a build folder, `rendered` in
+//! the target folder of your tests, so that Burn is compiled once, and a `Cargo.lock`, so that all
+//! use the same versions. `KILN_BUILD_DIR` sets another folder. To pin the versions, commit a lock
+//! file and pass it to [`Project::lock`].
 //!
-//! All of this is for tests: what goes wrong is a panic with a message for people.
+//! Errors are panics with a readable message, as this module is for tests.
 
 mod build;
 mod project;
@@ -58,16 +58,16 @@ pub use project::{Changes, Combination, NAME, Project, Snapshot, combinations};
 pub use tree::{Entry, Tree, diff, read_tree};
 
 /// Compares a [`Project`](crate::snapshot::Project), or its
-/// [changes](crate::snapshot::Project::changes_from), with the snapshot of a name, which lies in
-/// `snapshots` beside the test. Two snapshots of a module must not have the same name.
+/// [changes](crate::snapshot::Project::changes_from), with a named snapshot in the folder
+/// `snapshots` beside the test. The name must be unique in the module.
 ///
 /// # Panics
-/// It differs, or there is none yet: `INSTA_UPDATE=always cargo test` writes it anew, and
-/// `cargo insta review` shows it first.
+/// The snapshot differs or is missing: `INSTA_UPDATE=always cargo test` writes it, and `cargo insta
+/// review` shows the difference.
 #[macro_export]
 macro_rules! assert_snapshot {
     ($value:expr, $name:expr $(,)?) => {{
-        // Here, as only a macro sees the package and the module of the test.
+        // Only a macro can see the package and module of the test.
         let place = concat!(env!("CARGO_MANIFEST_DIR"), " ", module_path!());
         let named = $crate::snapshot::Named::new(&$value, &$name, place);
         $crate::snapshot::insta::with_settings!({ omit_expression => true }, {
@@ -76,14 +76,14 @@ macro_rules! assert_snapshot {
     }};
 }
 
-/// A text that is about to be compared, with the name of its file.
+/// A text to compare, with the name of its snapshot.
 #[doc(hidden)]
 pub struct Named {
     name: String,
     text: String,
 }
 
-/// What was compared by this process.
+/// The snapshots compared by this process.
 static COMPARED: Mutex<BTreeMap<(&str, String), String>> = Mutex::new(BTreeMap::new());
 
 impl Named {
@@ -92,7 +92,7 @@ impl Named {
         let name = sanitize_filename::sanitize_with_options(
             name.to_string(),
             sanitize_filename::Options {
-                // The same names everywhere.
+                // Valid file names on every platform.
                 windows: true,
                 replacement: "_",
                 ..sanitize_filename::Options::default()
@@ -104,7 +104,7 @@ impl Named {
         drop(compared);
         assert!(
             before.is_none_or(|before| before == text),
-            "two snapshots of this module that differ are called `{name}`: give one another name"
+            "two different snapshots of this module are called `{name}`: rename one"
         );
         Self { name, text }
     }
@@ -122,7 +122,7 @@ impl Drop for Named {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!(
-                "If the change of the snapshot `{}` was meant, renew it with \
+                "If the change of the snapshot `{}` is intended, renew it with \
                  `INSTA_UPDATE=always cargo test`, or look at it first with `cargo insta review`.",
                 self.name
             );

@@ -1,4 +1,4 @@
-//! A project in a temporary folder, and what of it is in snapshots.
+//! A project in a temporary folder, and its snapshot.
 
 use std::{
     env, fs,
@@ -22,32 +22,32 @@ use crate::{
     },
 };
 
-/// The name of the projects that are rendered.
+/// The name of rendered projects.
 pub const NAME: &str = "my-model";
 pub(super) const LOCK_FILE: &str = "Cargo.lock";
-/// Who writes them, with and without the address.
+/// The author of rendered projects, with and without e-mail address.
 const AUTHOR: [&str; 2] = ["Somebody <somebody@example.org>", "Somebody"];
 
-/// A project in a temporary folder, which goes with it.
+/// A project in a temporary folder, which is deleted on drop.
 #[derive(Debug)]
 pub struct Project {
     pub(super) place: TempDir,
     pub(super) path: PathBuf,
-    /// What it was made with.
+    /// The original files.
     tree: Tree,
-    /// The files whose contents are in snapshots, if not all.
+    /// The files whose contents are in snapshots; `None` for all.
     shown: Option<Vec<String>>,
     redactions: Redactions,
-    /// Whether its lock file is its own, and none of the others' business.
+    /// Whether the project has a lock file of its own, which is not shared.
     pub(super) locked: bool,
 }
 
 impl Project {
-    /// Renders the template in a folder, with these answers and the defaults of all other options. A
-    /// relative folder is one of your package.
+    /// Renders the template in a folder with these answers, and the defaults of all other options.
+    /// A relative folder is relative to your package.
     ///
     /// # Panics
-    /// The template is wrong, or an answer is.
+    /// The template or an answer is invalid.
     #[track_caller]
     pub fn render(template: impl AsRef<Path>, answers: &[(&str, &str)]) -> Self {
         let make = || {
@@ -58,16 +58,16 @@ impl Project {
         expect(make())
     }
 
-    /// Renders a template that is already read.
+    /// Renders a template.
     ///
     /// # Panics
-    /// The template is wrong.
+    /// The template is invalid.
     #[track_caller]
     pub fn of_template(template: &Template, answers: &Answers) -> Self {
         expect(Self::make(template, answers))
     }
 
-    /// Copies a project that is filled in, but for what its `.gitignore` leaves out.
+    /// Copies a filled-in project, without the files that its `.gitignore` excludes.
     ///
     /// # Panics
     /// The folder cannot be read.
@@ -76,12 +76,12 @@ impl Project {
         expect(Self::copy(folder.as_ref()))
     }
 
-    /// Renders the template in a folder in all ways in which up to `most` options differ from their
-    /// defaults, one after the other, each with its [label](Combination::label). Texts keep their
+    /// Renders the template in a folder once for each combination in which up to `most` options
+    /// differ from their defaults, each with its [label](Combination::label). Strings keep their
     /// defaults, as they cannot be enumerated.
     ///
     /// # Panics
-    /// The template is wrong, or an option has no default.
+    /// The template is invalid, or an option has no default.
     #[track_caller]
     pub fn combinations(
         template: impl AsRef<Path>,
@@ -116,7 +116,7 @@ impl Project {
             .canonicalize()
             .map_err(|cause| Error::io("find the folder", folder, cause).into_input())?;
         let path = place.path().join(real.file_name().unwrap_or(NAME.as_ref()));
-        fs::create_dir(&path).map_err(|cause| Error::io("make the folder", &path, cause))?;
+        fs::create_dir(&path).map_err(|cause| Error::io("create the folder", &path, cause))?;
         for (from, file) in files_of(&real)? {
             let to = path.join(file);
             let parent = to.parent().unwrap_or(&path);
@@ -140,11 +140,11 @@ impl Project {
         })
     }
 
-    /// Replaces what a regular expression matches, in paths and texts of snapshots. `$1` stands for
-    /// what its first group matched.
+    /// Replaces matches of a regular expression in paths and texts of snapshots. `$1` in the
+    /// replacement is the first group.
     ///
     /// # Panics
-    /// It is no regular expression.
+    /// The regular expression is invalid.
     #[must_use]
     #[track_caller]
     pub fn redact(mut self, pattern: &str, replacement: &str) -> Self {
@@ -154,10 +154,10 @@ impl Project {
         self
     }
 
-    /// Shows the contents of these files only, and of the others that they are there.
+    /// Shows the contents of only these files in snapshots, and lists the others.
     ///
     /// # Panics
-    /// The project has not all of them.
+    /// A file is missing from the project.
     #[must_use]
     #[track_caller]
     pub fn showing(mut self, files: &[&str]) -> Self {
@@ -169,10 +169,10 @@ impl Project {
         self
     }
 
-    /// Builds with the versions of a lock file. A relative path is one of your package.
+    /// Builds with the versions of a lock file. A relative path is relative to your package.
     ///
     /// # Panics
-    /// It cannot be copied.
+    /// The file cannot be copied.
     #[must_use]
     #[track_caller]
     pub fn lock(mut self, file: impl AsRef<Path>) -> Self {
@@ -183,22 +183,22 @@ impl Project {
         self
     }
 
-    /// Its folder. What is changed there is built and tested, but is not in snapshots.
+    /// The folder of the project. Changes in it are built and tested, but not in snapshots.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it was made with, without redactions.
+    /// The original files, without redactions.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// How it differs from another project, for a snapshot.
+    /// The difference from another project, for a snapshot.
     pub fn changes_from<'p>(&'p self, base: &'p Project) -> Changes<'p> {
         Changes { base, of: self }
     }
 
-    /// The tree as it is in snapshots.
+    /// The files as in snapshots.
     fn redacted(&self) -> Tree {
         let mut tree = Tree::new();
         for (path, entry) in &self.tree {
@@ -216,14 +216,14 @@ impl Project {
     }
 }
 
-/// What [`assert_snapshot!`](crate::assert_snapshot) compares.
+/// A value for [`assert_snapshot!`](crate::assert_snapshot).
 pub trait Snapshot {
-    /// The text that is compared.
+    /// The text to compare.
     fn snapshot(&self) -> String;
 }
 
 impl Snapshot for Project {
-    /// The list of all paths, then the contents of the files.
+    /// The list of all paths, followed by the contents of the files.
     fn snapshot(&self) -> String {
         let shown = |path: &str| {
             let shown = self.shown.as_ref();
@@ -236,7 +236,7 @@ impl Snapshot for Project {
     }
 }
 
-/// How a project differs from another.
+/// The difference between two projects.
 #[derive(Debug, Clone, Copy)]
 pub struct Changes<'p> {
     base: &'p Project,
@@ -244,7 +244,7 @@ pub struct Changes<'p> {
 }
 
 impl Changes<'_> {
-    /// Whether there are none.
+    /// Whether the projects are equal.
     pub fn is_empty(&self) -> bool {
         self.base.tree == self.of.tree
     }
@@ -257,17 +257,17 @@ impl Snapshot for Changes<'_> {
     }
 }
 
-/// One way to answer all options of a template.
+/// A combination of answers to the options of a template.
 #[derive(Debug, Clone)]
 pub struct Combination {
-    /// What differs from the defaults, each as `option=value`.
+    /// The answers that differ from the defaults, as `option=value`.
     pub changes: Vec<String>,
-    /// The answers.
+    /// All answers.
     pub answers: Answers,
 }
 
 impl Combination {
-    /// What differs from the defaults, such as `ci=github+hardware=cuda`; `default` if nothing.
+    /// The answers that differ from the defaults, such as `ci=github+hardware=cuda`; otherwise `default`.
     pub fn label(&self) -> String {
         if self.changes.is_empty() {
             "default".to_owned()
@@ -277,7 +277,7 @@ impl Combination {
     }
 }
 
-/// Every combination of the options of a template, the defaults first. Texts keep their defaults.
+/// Every combination of the options of a template, defaults first. Strings keep their defaults.
 ///
 /// # Panics
 /// An option has no default.
@@ -335,7 +335,7 @@ fn place() -> Result<TempDir> {
     tempfile::tempdir().map_err(|cause| Error::io("write to the folder", &env::temp_dir(), cause))
 }
 
-/// The value, or a panic that is drawn as the binary draws an error.
+/// The value; otherwise panics with the error as the binary draws it.
 #[track_caller]
 pub(super) fn expect<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("\n{}", error.draw(false)))

@@ -1,5 +1,5 @@
-//! What differs between machines, days and versions of Kiln, and so is in no snapshot. What is
-//! replaced must be so on every machine, whoever runs the tests.
+//! Redaction of values that differ between machines, dates and versions of Kiln. The redacted text
+//! must be the same on every machine and for every user.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use regex::{Captures, Regex};
 
 use super::tree::{Entry, text_of};
 
-/// A version, where Kiln is named before it.
+/// A version that follows the name Kiln.
 const KILN: &str =
     r#"(?i)(\bkiln\b(?:version|[\s"'`={:(v])*)\d+\.\d+\.\d+(?:[-+][0-9a-z]+(?:[.+-][0-9a-z]+)*)?"#;
-/// What records how a project was made, and its lines with Kiln's version and the template's hash.
+/// The record of a project, and its lines with Kiln's version and the template's hash.
 const RECORD: &str = ".kiln.toml";
 const RECORDED_VERSION: &str = r#"(?m)^(\s*(?:kiln|version|kiln[-_]version)\s*=\s*")[^"]*""#;
 const RECORDED_HASH: &str = r"\b[0-9a-f]{16,}\b";
@@ -22,11 +22,11 @@ const AUTHORS: &str = r"(?m)^authors\s*=\s*\[[^\]]*\]";
 /// Rules that replace parts of texts.
 #[derive(Debug)]
 pub(super) struct Redactions {
-    /// Of every text, in this order.
+    /// Rules for every text, in order.
     all: Vec<(Regex, String)>,
     copyright: Regex,
     year: Regex,
-    /// Of the files of a name.
+    /// Rules for files of a given name.
     named: Vec<(&'static str, Regex, &'static str)>,
 }
 
@@ -49,7 +49,7 @@ fn regex(pattern: &str) -> Regex {
 }
 
 impl Redactions {
-    /// For a project that somebody made, who is named in its manifest.
+    /// Rules for a project whose manifest names its author.
     pub fn of_authors() -> Self {
         let mut redactions = Self::default();
         let authors = (MANIFEST, regex(AUTHORS), "authors = [\"[author]\"]");
@@ -57,7 +57,7 @@ impl Redactions {
         redactions
     }
 
-    /// Replaces a temporary folder.
+    /// Redacts a temporary folder.
     pub fn add_folder(&mut self, folder: &Path) {
         let real = folder.canonicalize();
         for path in real.iter().map(AsRef::as_ref).chain([folder]) {
@@ -66,17 +66,17 @@ impl Redactions {
         }
     }
 
-    /// Replaces what `pattern` matches.
+    /// Replaces matches of `pattern`.
     ///
     /// # Errors
-    /// It is no regular expression.
+    /// The regular expression is invalid.
     pub fn add(&mut self, pattern: &str, replacement: &str) -> Result<(), regex::Error> {
         self.all
             .push((Regex::new(pattern)?, replacement.to_owned()));
         Ok(())
     }
 
-    /// A text of the file at `path`.
+    /// The redacted text of the file at `path`.
     pub fn text(&self, path: &str, text: &str) -> String {
         let years = |line: &Captures<'_>| self.year.replace_all(&line[0], "[year]").into_owned();
         let mut text = self.copyright.replace_all(text, years).into_owned();
@@ -90,7 +90,7 @@ impl Redactions {
         text
     }
 
-    /// What stands at `path`; binary files stay as they are.
+    /// The redacted entry at `path`; binary files are unchanged.
     pub fn entry(&self, path: &str, entry: &Entry) -> Entry {
         match entry {
             Entry::File {

@@ -1,34 +1,32 @@
-//! The files of a project, to list and to compare.
+//! Trees of files, which can be listed and compared.
 
 use std::{collections::BTreeMap, fmt, fmt::Write as _, fs, io, path::Path};
 
-use sha2::{Digest, Sha256};
+use crate::display::{counted, sha256};
 
-use crate::display::counted;
-
-/// What stands for a carriage return in a snapshot.
+/// The visible form of a carriage return in snapshots.
 const CARRIAGE_RETURN: &str = "\u{240d}";
-/// What snapshots say of a text whose last line does not end.
+/// The note for a text that does not end with a newline.
 const NO_NEWLINE: &str = "\\ no newline at the end\n";
-/// What they say of one whose last line is empty.
+/// The note for a text that ends with an empty line.
 const EMPTY_LINE: &str = "\\ an empty line at the end\n";
 
-/// What stands at a path of a tree.
+/// An entry of a tree.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A folder.
     Folder,
     /// A file.
     File {
-        /// Its bytes.
+        /// Contents.
         contents: Vec<u8>,
-        /// Whether it can be run. Where the file system does not say, a script can.
+        /// Whether the file is executable. On platforms without an executable bit, scripts are.
         executable: bool,
     },
 }
 
 impl Entry {
-    /// The text of a file, or of what is not text the size and hash.
+    /// The text of a file; of a binary file, its size and hash.
     pub fn text(&self) -> String {
         let Entry::File { contents, .. } = self else {
             return String::new();
@@ -37,7 +35,7 @@ impl Entry {
             Some(text) => text.to_owned(),
             None => {
                 let size = counted(contents.len(), "byte");
-                format!("{size}, sha256 {}\n", hash(contents))
+                format!("{size}, sha256 {}\n", sha256(contents))
             }
         }
     }
@@ -58,21 +56,16 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// The text of a file that is not binary.
+/// The text of a file, unless it is binary.
 pub(super) fn text_of(contents: &[u8]) -> Option<&str> {
     let text = str::from_utf8(contents).ok()?;
     (!text.contains('\0')).then_some(text)
 }
 
-fn hash(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// All that stands below a folder, by path with `/` between the parts.
+/// The entries of a folder, by path with `/` as separator.
 pub type Tree = BTreeMap<String, Entry>;
 
-/// Reads everything below a folder.
+/// Reads a folder recursively.
 ///
 /// # Errors
 /// The file system fails.
@@ -112,7 +105,7 @@ fn is_executable(_: &fs::Metadata, contents: &[u8]) -> bool {
     contents.starts_with(b"#!/")
 }
 
-/// The list of all paths, then the contents of the files that are shown.
+/// The list of all paths, followed by the contents of the shown files.
 pub(super) fn describe(tree: &Tree, shown: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     for (path, entry) in tree {
@@ -126,12 +119,12 @@ pub(super) fn describe(tree: &Tree, shown: impl Fn(&str) -> bool) -> String {
     text
 }
 
-/// A text whose carriage returns can be seen. Snapshots are compared without them.
+/// A text with visible carriage returns, which the comparison of snapshots ignores.
 fn visible(text: &str) -> String {
     text.replace('\r', CARRIAGE_RETURN)
 }
 
-/// A text that says what is unusual of its end, which nobody sees and snapshots are compared without.
+/// A text with a note on an unusual end, which the comparison of snapshots ignores.
 fn with_end(text: &str) -> String {
     if text.ends_with("\n\n") || text == "\n" {
         format!("{text}{EMPTY_LINE}")
@@ -152,7 +145,7 @@ fn title(path: &str, entry: &Entry) -> String {
     }
 }
 
-/// What differs between two trees, as a unified diff; empty where they are the same.
+/// A unified diff of two trees; empty if they are equal.
 pub fn diff(before: &Tree, after: &Tree) -> String {
     let mut paths: Vec<_> = before.keys().chain(after.keys()).collect();
     paths.sort();

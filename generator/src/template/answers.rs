@@ -1,4 +1,4 @@
-//! The answers to the options of a template.
+//! Answers: the values of a template's options.
 
 use std::fmt::Write as _;
 
@@ -13,10 +13,10 @@ use crate::{
     name::Name,
 };
 
-/// Values of some options, by name.
+/// Values of some options, by option name.
 pub type Values = IndexMap<String, Value>;
 
-/// A name and a value for every option, in the order of the template.
+/// A project name and a value for every option, in the order of the template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answers {
     name: Name,
@@ -24,7 +24,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The defaults of a template.
+    /// The default values of a template.
     ///
     /// # Errors
     /// An option has no default.
@@ -35,7 +35,7 @@ impl Answers {
     /// The given values, and the defaults of the other options.
     ///
     /// # Errors
-    /// A key is no option, or an option has neither a value nor a default.
+    /// A key is not an option of the template, or an option has neither a value nor a default.
     pub fn complete(template: &Template, name: Name, mut given: Values) -> Result<Self> {
         let mut values = IndexMap::new();
         let mut lacking = Vec::new();
@@ -55,10 +55,10 @@ impl Answers {
         }
     }
 
-    /// The same answers, but for one.
+    /// The same answers with one value replaced.
     ///
     /// # Errors
-    /// There is no such option, or it does not take this value.
+    /// The option does not exist or refuses the value.
     pub fn with(mut self, template: &Template, key: &str, given: &str) -> Result<Self> {
         let option = template
             .option(key)
@@ -83,7 +83,7 @@ impl Answers {
     }
 }
 
-/// These options have neither a value nor a default.
+/// An error for options without value and default.
 fn without_default(options: &[&TemplateOption]) -> Error {
     let names: Vec<_> = options.iter().map(|o| format!("`{}`", o.name)).collect();
     let defines = options.iter().map(|o| format!("--define {}=VALUE", o.name));
@@ -106,16 +106,16 @@ fn without_default(options: &[&TemplateOption]) -> Error {
     error.help(help)
 }
 
-/// `key` is not an option of `template`.
+/// An error for a `key` that is not an option of `template`.
 pub(crate) fn unknown_option(template: &Template, key: &str) -> Error {
     let error = Error::input(if key.is_empty() {
-        "no option is named before the `=`".to_owned()
+        "the option name before `=` is empty".to_owned()
     } else {
         format!("there is no option `{key}`")
     });
     if BUILT_IN.contains(&key) {
         return error.help(format!(
-            "`{key}` follows from the name and place of the project"
+            "`{key}` is derived from the project's name and folder"
         ));
     }
     let names: Vec<_> = template

@@ -1,4 +1,4 @@
-//! What cargo-generate would pass over in silence in a template.
+//! Checks of a template for mistakes that cargo-generate ignores.
 
 use toml::Spanned;
 
@@ -11,18 +11,18 @@ use super::{
 use crate::error::{Error, Result};
 
 impl Template {
-    /// Checks what cargo-generate would pass over in silence: defaults that their own rules refuse,
-    /// patterns that match no file or are never looked at, files with Liquid of this template that are
-    /// never rendered, symbolic links, and names that not every system takes.
+    /// Checks the template for mistakes that cargo-generate ignores: defaults that their own option
+    /// refuses, patterns that match no file or have no effect, files that use variables but are
+    /// never rendered, symbolic links, and file names that are not portable.
     ///
     /// # Errors
-    /// The first of these that there is.
+    /// The first mistake found.
     pub fn check(&self) -> Result<()> {
         if let Some(special) = &self.special {
             return Err(Error::template(format!(
-                "`{special}` is no file and no folder, and would be in no project"
+                "`{special}` is neither a file nor a folder and would be missing from every project"
             ))
-            .help("put a copy there instead of a symbolic link"));
+            .help("replace a symbolic link by a copy of its target"));
         }
         for rules in self.config.all_rules() {
             self.check_rules(rules)?;
@@ -35,7 +35,7 @@ impl Template {
         self.check_names()
     }
 
-    /// Every pattern, whatever its condition, matches a file.
+    /// Checks that every pattern, whatever its condition, matches a file.
     fn check_rules(&self, rules: &Rules) -> Result<()> {
         let config = &self.config;
         let including = config.rules.include.is_some() || rules.include.is_some();
@@ -43,10 +43,10 @@ impl Template {
             return Err(config
                 .error_at(
                     pattern.span(),
-                    "`exclude` says nothing beside `include`".to_owned(),
-                    "never looked at",
+                    "`exclude` has no effect next to `include`".to_owned(),
+                    "has no effect",
                 )
-                .help("`include` lists all that is rendered: leave `exclude` out"));
+                .help("`include` lists every file to render: remove `exclude`"));
         }
         let lists = [&rules.include, &rules.exclude];
         for pattern in lists.into_iter().flatten().flatten() {
@@ -67,7 +67,7 @@ impl Template {
         Ok(())
     }
 
-    /// A file with a variable of the template in it must be rendered under some condition.
+    /// Checks that every file that uses a variable of the template is rendered under some condition.
     fn check_never_rendered(&self) -> Result<()> {
         let mut widest = Rules::default();
         for rules in self.config.all_rules() {
@@ -90,7 +90,7 @@ impl Template {
             if let (false, Some(tag)) = (matcher.renders(&file.path), found) {
                 return Err(
                     Error::template(format!("`{}` is never rendered", file.source))
-                        .at(&file.source, text, tag.span, "this Liquid stays as it is")
+                        .at(&file.source, text, tag.span, "this tag is copied literally")
                         .help(format!("add it to `include` in `{}`", self.config.name)),
                 );
             }
@@ -122,7 +122,7 @@ fn matches_nothing(config: &Config, pattern: &Spanned<String>) -> Error {
             format!("`{}` matches no file of the template", pattern.get_ref()),
             "matches nothing",
         )
-        .help("correct it, or take it out")
+        .help("correct or remove the pattern")
 }
 
 fn check_default(option: &TemplateOption, config: &Config) -> Result<()> {
@@ -135,9 +135,9 @@ fn check_default(option: &TemplateOption, config: &Config) -> Result<()> {
         .map_err(|error| {
             let said = config.error_at(
                 option.span.clone(),
-                format!("the default of `{}` is refused: {error}", option.name),
+                format!("the default of `{}` is invalid: {error}", option.name),
                 "this option",
             );
-            said.help(error.way_out().unwrap_or("give it another `default`"))
+            said.help(error.help_text().unwrap_or("choose another `default`"))
         })
 }

@@ -1,4 +1,4 @@
-//! What `cargo-generate.toml` states: the options, and which files are rendered, copied or left out.
+//! Parsing of `cargo-generate.toml`: the options, and the rules that select files to render, copy or ignore.
 
 use std::{ops::Range, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Kind, Result, suggest},
 };
 
-/// The file that states what a template asks and does.
+/// The configuration file of a template.
 pub const CONFIG_FILE: &str = "cargo-generate.toml";
 
 const SECTIONS: &[&str] = &["template", "placeholders", "conditional", "hooks"];
@@ -29,23 +29,23 @@ const TEMPLATE_KEYS: &[&str] = &[
 const RULE_KEYS: &[&str] = &["include", "exclude", "ignore", "placeholders"];
 const OPTION_KEYS: &[&str] = &["type", "prompt", "default", "choices", "regex"];
 const VCS: &[&str] = &["None", "Git"];
-/// The version of cargo-generate whose rules these are.
+/// The version of cargo-generate whose rules Kiln implements.
 const CARGO_GENERATE: Version = Version::new(0, 26, 0);
 const CHOICE_KEYS: &[&str] = &["value", "label"];
 
-/// Patterns of files, each with its place.
+/// File patterns with their spans.
 type Patterns = Vec<Spanned<String>>;
 
 /// The version control of a new project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vcs {
-    /// `git init`, unless the project stands in a repository already.
+    /// `git init`, unless the project lies in a repository already.
     Git,
-    /// None.
+    /// No version control.
     None,
 }
 
-/// Which files are rendered, which are copied as they are, and which are left out.
+/// The patterns of files to render, to copy and to ignore.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
     pub include: Option<Patterns>,
@@ -54,7 +54,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Adds rules after these.
+    /// Appends other rules.
     pub fn merge(&mut self, more: &Rules) {
         for (mine, theirs) in [
             (&mut self.include, &more.include),
@@ -68,7 +68,7 @@ impl Rules {
     }
 }
 
-/// Rules that hold where an expression of Rhai is true.
+/// Rules that apply if a Rhai expression is true.
 #[derive(Debug)]
 pub(crate) struct Conditional {
     pub expression: Spanned<String>,
@@ -81,15 +81,15 @@ pub(crate) struct Config {
     pub options: Vec<TemplateOption>,
     pub rules: Rules,
     pub conditionals: Vec<Conditional>,
-    /// The version control that it wants.
+    /// The version control of new projects.
     pub vcs: Option<Vcs>,
-    /// What messages call the file.
+    /// The name of the file in messages.
     pub name: String,
     text: String,
 }
 
 impl Config {
-    /// Reads the text of the file known as `name`.
+    /// Parses the configuration `text`, which messages call `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let document = Document::new(name, text, Kind::Template);
         let reader = Reader { document };
@@ -114,24 +114,26 @@ impl Config {
         }
         if formats {
             return Err(document
-                .error(format!("`{name}` leaves formatting to cargo-generate"))
-                .help("set `fmt = false` in `[template]` and keep the files formatted"));
+                .error(format!(
+                    "`{name}` requests formatting of the generated files"
+                ))
+                .help("set `fmt = false` in `[template]` and format the files of the template"));
         }
         Ok(config)
     }
 
-    /// An error that points at bytes of the file.
+    /// An error that points at `span` in the file.
     pub fn error_at(&self, span: Range<usize>, message: String, label: &str) -> Error {
         Error::template(message).at(&self.name, &self.text, span, label)
     }
 
-    /// Where `expression[at..]` stands in the file, as far as it is written without escapes.
+    /// The span in the file of `expression[at..]`, as precisely as escapes allow.
     pub fn inside(&self, expression: &Spanned<String>, at: usize) -> Range<usize> {
         inside(&self.text, expression.get_ref(), expression.span(), at)
     }
 
-    /// Checks the regular expressions, and points at what is wrong in one. Those of the template in
-    /// the binary are right, and this would be a good part of the time of `kiln new`.
+    /// Checks the regular expressions. Embedded templates skip this check, as it would take a large
+    /// part of the time of `kiln new`.
     pub fn check_regexes(&self) -> Result<()> {
         for option in &self.options {
             let OptionKind::Text { regex: Some(regex) } = &option.kind else {
@@ -151,16 +153,14 @@ impl Config {
             };
             let span = option.regex_span.clone().unwrap_or(option.span.clone());
             let span = inside(&self.text, regex, span, at);
-            let message = format!("the regex of `{}` is wrong", option.name);
+            let message = format!("the regex of `{}` is invalid", option.name);
             let error = self.error_at(span, message, &why);
-            return Err(
-                error.help("it is written as the crate `regex` has it: https://docs.rs/regex")
-            );
+            return Err(error.help("use the syntax of the crate `regex`: https://docs.rs/regex"));
         }
         Ok(())
     }
 
-    /// A matcher of the files that are rendered.
+    /// A matcher of the files to render.
     pub fn matcher(&self, rules: &Rules) -> Result<Matcher> {
         Ok(match (&rules.include, &rules.exclude) {
             (Some(patterns), _) => Matcher::Include(self.gitignore(patterns)?),
@@ -169,12 +169,12 @@ impl Config {
         })
     }
 
-    /// What stands before paths of the template in messages.
+    /// The prefix of template paths in messages.
     pub fn root(&self) -> &str {
         self.name.strip_suffix(CONFIG_FILE).unwrap_or("")
     }
 
-    /// The path that an entry of `ignore` stands for, with `/` between its parts.
+    /// The path that an entry of `ignore` refers to, with `/` as separator.
     pub fn ignored_path(&self, entry: &Spanned<String>) -> Result<String> {
         let mut parts = Vec::new();
         for part in entry.get_ref().split('/') {
@@ -191,33 +191,33 @@ impl Config {
                 .error_at(
                     entry.span(),
                     format!(
-                        "`ignore` reaches out of the template: `{}`",
+                        "`ignore` refers to a path outside the template: `{}`",
                         entry.get_ref()
                     ),
-                    "leaves the template's folder",
+                    "outside the template's folder",
                 )
-                .help("give a path below the template's folder"));
+                .help("give a path inside the template's folder"));
         }
         Ok(parts.join("/"))
     }
 
-    /// The rules that always hold, and then those that hold under a condition.
+    /// The unconditional rules, followed by those of each condition.
     pub fn all_rules(&self) -> impl Iterator<Item = &Rules> {
         let conditional = self.conditionals.iter().map(|one| &one.rules);
         std::iter::once(&self.rules).chain(conditional)
     }
 
-    /// A matcher of some patterns.
+    /// A matcher of `.gitignore` patterns.
     pub fn gitignore(&self, patterns: &[Spanned<String>]) -> Result<Gitignore> {
-        // A root that no relative path starts with.
+        // No relative path starts with this root.
         let mut builder = GitignoreBuilder::new("/template");
         let bad = |pattern: &Spanned<String>, error: ignore::Error| {
             self.error_at(
                 pattern.span(),
-                format!("`{}` is not a pattern: {error}", pattern.get_ref()),
+                format!("`{}` is not a valid pattern: {error}", pattern.get_ref()),
                 "here",
             )
-            .help("patterns are those of `.gitignore`")
+            .help("use the pattern syntax of `.gitignore`")
         };
         for pattern in patterns {
             builder
@@ -228,7 +228,7 @@ impl Config {
     }
 }
 
-/// Says of a path whether its file is rendered.
+/// Decides which files are rendered.
 pub(crate) enum Matcher {
     All,
     Include(Gitignore),
@@ -236,7 +236,7 @@ pub(crate) enum Matcher {
 }
 
 impl Matcher {
-    /// Whether the file at `path` is rendered; else it is copied.
+    /// Whether the file at `path` is rendered; otherwise it is copied.
     pub fn renders(&self, path: &str) -> bool {
         match self {
             Matcher::All => true,
@@ -246,25 +246,25 @@ impl Matcher {
     }
 }
 
-/// Whether `patterns` match the file at `path` or a folder that it is in.
+/// Whether `patterns` match the file at `path` or one of its parent folders.
 pub(crate) fn matches(patterns: &Gitignore, path: &str) -> bool {
     patterns
         .matched_path_or_any_parents(path, false)
         .is_ignore()
 }
 
-/// Whether `path` is one of `ignored` or lies in one.
+/// Whether `path` is in `ignored` or below an ignored folder.
 pub(crate) fn is_ignored(path: &str, ignored: &[String]) -> bool {
     ignored.iter().any(|one| one == path)
         || parents(path).any(|parent| ignored.iter().any(|one| one == parent))
 }
 
-/// The folders above `path`, the nearest first.
+/// The parent folders of `path`, innermost first.
 pub(crate) fn parents(path: &str) -> impl Iterator<Item = &str> {
     path.rmatch_indices('/').map(|(at, _)| &path[..at])
 }
 
-/// Where `value[at..]` stands in a text that has `value` at `span`, if it is written without escapes.
+/// The span of `value[at..]` in a text that has `value` at `span`, if it is written without escapes.
 fn inside(text: &str, value: &str, span: Range<usize>, at: usize) -> Range<usize> {
     let raw = &text[span.clone()];
     match raw.find(value) {
@@ -287,7 +287,7 @@ impl Reader<'_> {
             .help("use options, `include`, `exclude`, `ignore` and `[conditional]` rules")
     }
 
-    /// Reads `[template]`; says whether the output is to be formatted.
+    /// Reads `[template]`; returns whether cargo-generate would format the output.
     fn template(&self, value: &Place<'_>, config: &mut Config) -> Result<bool> {
         let mut formats = true;
         let rules = &mut config.rules;
@@ -301,9 +301,9 @@ impl Reader<'_> {
                 "cargo_generate_version" => self.check_version(name, value)?,
                 "vcs" => config.vcs = Some(self.vcs(name, value)?),
                 "init" if !self.document.boolean(name, value)? => {}
-                "init" => return Err(self.unsupported(key, "Kiln always makes a new folder")),
+                "init" => return Err(self.unsupported(key, "Kiln always creates a new folder")),
                 "sub_templates" => {
-                    return Err(self.unsupported(key, "Kiln takes one template, not several"));
+                    return Err(self.unsupported(key, "Kiln does not support sub-templates"));
                 }
                 _ => return Err(self.document.unknown_key(key, TEMPLATE_KEYS)),
             }
@@ -311,19 +311,19 @@ impl Reader<'_> {
         Ok(formats)
     }
 
-    /// A template that needs rules which Kiln does not follow is not for Kiln.
+    /// Refuses templates that need another version of cargo-generate.
     fn check_version(&self, key: &str, value: &Place<'_>) -> Result<()> {
         let wanted = self.document.string(key, value)?;
         let error = |message| self.document.error_at(value.span(), message, "here");
         let parsed = VersionReq::parse(&wanted)
-            .map_err(|why| error(format!("`{wanted}` is no requirement of a version: {why}")))?;
+            .map_err(|why| error(format!("`{wanted}` is not a version requirement: {why}")))?;
         if parsed.matches(&CARGO_GENERATE) {
             return Ok(());
         }
         Err(error(format!(
-            "the template wants cargo-generate {wanted}, and Kiln follows the rules of {CARGO_GENERATE}"
+            "the template requires cargo-generate {wanted}; Kiln implements the rules of {CARGO_GENERATE}"
         ))
-        .help("widen it, if the template renders as it should"))
+        .help("widen the requirement if the template renders correctly"))
     }
 
     fn vcs(&self, key: &str, value: &Place<'_>) -> Result<Vcs> {
@@ -335,7 +335,7 @@ impl Reader<'_> {
                 .document
                 .error_at(
                     value.span(),
-                    format!("{given:?} is no version control"),
+                    format!("{given:?} is not a version control system"),
                     "here",
                 )
                 .help(suggest(&given, VCS.iter().copied(), "they"))),
@@ -363,7 +363,7 @@ impl Reader<'_> {
                 "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
                 "ignore" => rules.ignore = self.document.strings(name, value)?,
                 "placeholders" => {
-                    return Err(self.unsupported(key, "Kiln asks every option, always"));
+                    return Err(self.unsupported(key, "Kiln does not support conditional options"));
                 }
                 _ => return Err(self.document.unknown_key(key, RULE_KEYS)),
             }
@@ -378,7 +378,8 @@ impl Reader<'_> {
             .map(|(key, value)| {
                 let name = key.get_ref().as_ref();
                 if BUILT_IN.contains(&name) {
-                    let message = format!("`{name}` is built in and cannot be an option");
+                    let message =
+                        format!("`{name}` is a built-in variable and cannot be an option");
                     let error = self.document.error_at(key.span(), message, "built in");
                     return Err(error.help("give the option another name"));
                 }
@@ -406,7 +407,7 @@ impl Reader<'_> {
         let prompt = text("prompt")?.ok_or_else(|| {
             let message = format!("the option `{}` has no prompt", name.get_ref().as_ref());
             let error = self.document.error_at(name.span(), message, "this option");
-            error.help("add `prompt = \"what you ask\"`")
+            error.help("add `prompt = \"your question\"`")
         })?;
         let kind = self.kind(name, table, text("type")?, text("regex")?)?;
         let default = table.get("default");
@@ -434,9 +435,9 @@ impl Reader<'_> {
         let choices = choices.map(|value| self.choices(value)).transpose()?;
         let is_text = !matches!(kind.as_deref(), Some("bool" | "array")) && choices.is_none();
         if let Some(place) = table.get("regex").filter(|_| !is_text) {
-            let message = "only a text without choices has a `regex`";
+            let message = "only a string without choices can have a `regex`";
             let error = self.document.error_at(place.span(), message, "here");
-            return Err(error.help("leave it out, or make the option a text without choices"));
+            return Err(error.help("remove `regex`, or make the option a string without choices"));
         }
         match (kind.as_deref().unwrap_or("string"), choices) {
             ("string", Some(choices)) => Ok(OptionKind::Choice(choices)),
@@ -468,7 +469,7 @@ impl Reader<'_> {
             let error = self
                 .document
                 .error_at(value.span(), message, "nothing here");
-            return Err(error.help("add the values to choose from, or take `choices` out"));
+            return Err(error.help("add the values to choose from, or remove `choices`"));
         }
         array.iter().map(|one| self.choice(one)).collect()
     }
@@ -488,7 +489,7 @@ impl Reader<'_> {
         let inner = inner.ok_or_else(|| {
             self.document
                 .error_at(value.span(), "a choice has no `value`", "this choice")
-                .help("add `value = \"what the template sees\"`")
+                .help("add `value = \"the value in the template\"`")
         })?;
         let value = self.document.string("value", inner)?;
         let label = table.get("label");

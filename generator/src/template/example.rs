@@ -1,4 +1,4 @@
-//! Worked examples: the template filled in for a real task, each as what differs from it.
+//! Worked examples: the template filled in for a real task, stored as overlays of the template.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -15,10 +15,10 @@ use crate::{
     error::{Error, Kind, Result, suggest},
 };
 
-/// What answers the template's questions and says what else differs.
+/// The manifest of an example: answers, and further differences from the template.
 pub(crate) const ANSWERS_FILE: &str = "answers.toml";
 const MANIFEST: &str = "Cargo.toml";
-/// What a manifest of an example is called: cargo packs no folder that has a `Cargo.toml`.
+/// The file name of an example's `Cargo.toml`: cargo does not package folders that have one.
 const PACKED_MANIFEST: &str = "Cargo.toml.in";
 const KEYS: &[&str] = &["cargo", "done", "is_template", "values", "without"];
 
@@ -26,30 +26,30 @@ const KEYS: &[&str] = &["cargo", "done", "is_template", "values", "without"];
 #[derive(Debug)]
 pub struct Example {
     name: String,
-    /// Of its files.
+    /// The hash of the example's files.
     pub(crate) hash: String,
-    /// Whether it is a template that starts from Kiln's, and no project.
+    /// Whether the example is a template derived from Kiln's, rather than a project.
     is_template: bool,
-    /// The options that it answers.
+    /// Answers to options of the template.
     values: Values,
-    /// Sites whose default is right for it.
+    /// TODO sites whose default is the answer of the example.
     pub(crate) done: Vec<String>,
-    /// Files of the template that it has not, and folders.
+    /// Files and folders of the template that the example removes.
     pub(crate) without: Vec<String>,
-    /// What is added to the manifest.
+    /// Entries that the example adds to `Cargo.toml`.
     pub(crate) cargo: Table,
-    /// The files that it has instead of those of the template, or beside them.
+    /// Files that the example adds to the template or replaces.
     files: Vec<ExampleFile>,
 }
 
 /// A file of an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExampleFile {
-    /// Its path below the project's folder.
+    /// Path in the project.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Contents.
     pub contents: &'static [u8],
-    /// Whether it can be run.
+    /// Whether the file is executable.
     pub executable: bool,
 }
 
@@ -64,15 +64,15 @@ fn names_in(examples: Files) -> BTreeSet<&'static str> {
 }
 
 impl Example {
-    /// The example called `name` that is part of this binary.
+    /// The embedded example called `name`.
     ///
     /// # Errors
-    /// There is no such example, or its `answers.toml` is wrong.
+    /// The example does not exist, or its `answers.toml` is invalid.
     pub fn embedded(template: &Template, name: &str) -> Result<Self> {
         Self::find(EXAMPLES, template, name)
     }
 
-    /// The example called `name` among the files of all.
+    /// The example called `name` among the files of all examples.
     pub(crate) fn find(examples: Files, template: &Template, name: &str) -> Result<Self> {
         let names = names_in(examples);
         if !names.contains(name) {
@@ -97,7 +97,7 @@ impl Example {
             }
         }
         let place = format!("examples/{name}/{ANSWERS_FILE}");
-        let answers = answers.ok_or_else(|| Error::template(format!("there is no `{place}`")))?;
+        let answers = answers.ok_or_else(|| Error::template(format!("`{place}` is missing")))?;
         let text = str::from_utf8(answers)
             .map_err(|_| Error::template(format!("`{place}` is not UTF-8")))?;
         let hash = example_hash(examples, name);
@@ -139,7 +139,7 @@ impl Example {
         }
         let mut editable: DocumentMut = text
             .parse()
-            .map_err(|error| Error::template(format!("`{place}` is wrong: {error}")))?;
+            .map_err(|error| Error::template(format!("`{place}` is invalid: {error}")))?;
         let cargo = editable.remove("cargo").map(Item::into_table);
         Ok(Self {
             name: name.to_owned(),
@@ -156,27 +156,27 @@ impl Example {
         })
     }
 
-    /// Its name.
+    /// The name of the example.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is a template that starts from Kiln's, and no project.
+    /// Whether the example is a template derived from Kiln's, rather than a project.
     pub fn is_template(&self) -> bool {
         self.is_template
     }
 
-    /// The options that it answers; the others are open.
+    /// Answers to options of the template; the other options remain open.
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// The files that it has instead of those of the template, or beside them.
+    /// Files that the example adds to the template or replaces.
     pub fn files(&self) -> &[ExampleFile] {
         &self.files
     }
 
-    /// One sentence.
+    /// A description in one sentence.
     pub fn description(&self) -> String {
         self.values
             .get("description")

@@ -1,20 +1,20 @@
-//! What each release of Kiln makes projects from: `kiln update` and `kiln add` render again what a
-//! project was made from, without a network.
+//! Embedded releases: `kiln update` and `kiln add` render the template that a project was generated
+//! from, without network access.
 
 use super::{
     Template,
-    embedded::{self, EXAMPLES, Files, HISTORY, TEMPLATE},
+    embedded::{self, EXAMPLES, Files, HISTORY, TEMPLATE, hash_files},
     example::Example,
 };
 use crate::error::Result;
 
 pub use super::embedded::Release;
 
-/// The file of a project that records what it was made from, with the hash of its template.
+/// The file that records the template and answers of a project.
 pub const RECORD_FILE: &str = ".kiln.toml";
 
 impl Release {
-    /// This version of Kiln.
+    /// The current version of Kiln.
     pub fn current() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -23,13 +23,13 @@ impl Release {
         }
     }
 
-    /// All earlier releases, the oldest first.
+    /// All earlier releases, oldest first.
     pub fn history() -> &'static [Self] {
         HISTORY
     }
 
-    /// The release whose template has this [hash](Self::hash) and whose example, if one is named, has
-    /// that hash. Of several, as a template can stay the same, that of this version is taken.
+    /// The release whose template has this [hash](Self::hash) and whose example, if given as name
+    /// and hash, matches too. If several match, `version` decides.
     pub fn find(version: &str, hash: &str, example: Option<(&str, &str)>) -> Option<Self> {
         let all = [Self::current()].into_iter();
         let all = all.chain(Self::history().iter().rev().copied());
@@ -42,32 +42,33 @@ impl Release {
         of_version.or(fits.first()).copied()
     }
 
-    /// Its version.
+    /// The version.
     pub fn version(&self) -> &'static str {
         self.version
     }
 
-    /// Its template.
+    /// The template.
     ///
     /// # Errors
-    /// The template is wrong.
+    /// The template is invalid.
     pub fn template(&self) -> Result<Template> {
         Template::from_files("template", self.template)
     }
 
-    /// Its example called `name`.
+    /// The example called `name`.
     ///
     /// # Errors
-    /// There is none, or it is wrong.
+    /// The example does not exist or is invalid.
     pub fn example(&self, template: &Template, name: &str) -> Result<Example> {
         Example::find(self.examples, template, name)
     }
 
-    /// The hash of its template: of the paths, bytes and modes of all files but that which states
-    /// the hash.
+    /// A hash of the template: of the paths, bytes and executable bits of all files except the
+    /// record, which states the hash.
     pub fn hash(&self) -> String {
         let states_hash = |path: &str| path.strip_suffix(".liquid") == Some(RECORD_FILE);
-        embedded::hash(self.template.iter().filter(|(path, ..)| !states_hash(path)))
+        let files = self.template.iter();
+        hash_files(files.filter(|(path, ..)| !states_hash(path)).copied())
     }
 
     /// The hash of the files of an example.
@@ -75,7 +76,7 @@ impl Release {
         embedded::example_hash(self.examples, name)
     }
 
-    /// Every file, with the folder it is in: path, contents, and whether it can be run.
+    /// Every file with its path, contents and executable bit.
     pub fn files(&self) -> impl Iterator<Item = (String, &'static [u8], bool)> {
         let part = |folder: &'static str, files: Files| {
             let file = move |(path, bytes, executable): &(&str, &'static [u8], bool)| {

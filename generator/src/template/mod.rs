@@ -1,7 +1,7 @@
-//! A template: its files, and the options and rules that its `cargo-generate.toml` states.
+//! Templates: files, and the options and rules of their `cargo-generate.toml`.
 //!
-//! [`option`] has what it asks, [`answers`] what is answered, [`example`] the worked examples of
-//! Kiln's own template, and [`history`] what earlier releases had.
+//! [`option`] defines the options, [`answers`] their values, [`example`] the worked examples of
+//! Kiln's own template, and [`history`] the templates of earlier releases.
 
 pub mod answers;
 mod check;
@@ -33,23 +33,23 @@ use crate::{
 
 pub use config::{CONFIG_FILE, Vcs};
 
-/// What a name ends in whose file is a template; it is stripped once.
+/// The suffix of template files; one is stripped from each name.
 const LIQUID: &str = ".liquid";
-/// What cargo-generate deletes from the root of a template.
+/// Files at the root of a template that cargo-generate deletes.
 const NOT_OUTPUT: [&str; 2] = [CONFIG_FILE, ".cargo-ok"];
-/// How the tag of a build folder starts.
+/// The first bytes of a `CACHEDIR.TAG`, which marks a build folder.
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
-/// A file of a template, its name already without `.liquid`.
+/// A file of a template.
 #[derive(Debug, Clone)]
 pub struct TemplateFile {
-    /// Its path in the template, with `/` between the parts.
+    /// Path in the template without `.liquid`, with `/` as separator.
     pub path: String,
-    /// Its name in the template's folder, for messages.
+    /// Name for messages, with the template's folder.
     pub source: String,
-    /// Its bytes.
+    /// Contents.
     pub contents: Cow<'static, [u8]>,
-    /// Whether it can be run.
+    /// Whether the file is executable.
     pub executable: bool,
 }
 
@@ -59,20 +59,20 @@ pub struct Template {
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
     config: Config,
-    /// The first entry that is neither a file nor a folder: a symbolic link, mostly.
+    /// The first entry that is neither a file nor a folder, such as a symbolic link.
     special: Option<String>,
 }
 
 impl Template {
-    /// The template that is part of this binary.
+    /// The embedded template.
     ///
     /// # Errors
-    /// Its `cargo-generate.toml` is wrong.
+    /// Its `cargo-generate.toml` is invalid.
     pub fn embedded() -> Result<Self> {
         Self::from_files("template", TEMPLATE)
     }
 
-    /// The template of these files, in a folder that messages call `label`.
+    /// A template of `files`, in a folder that messages call `label`.
     pub(crate) fn from_files(label: &str, files: Files) -> Result<Self> {
         let files = files.iter().map(|(path, contents, executable)| {
             file(label, path, Cow::Borrowed(*contents), *executable)
@@ -80,10 +80,10 @@ impl Template {
         Self::new(label, files.collect(), BTreeSet::new(), None)
     }
 
-    /// The template in a folder. [`Template::check`] finds more that may be wrong with it.
+    /// Reads the template in a folder. [`Template::check`] finds further mistakes.
     ///
     /// # Errors
-    /// The folder cannot be read, or the template is wrong or holds what Kiln does not support.
+    /// The folder cannot be read, or the template is invalid or uses a feature that Kiln does not support.
     pub fn from_folder(folder: &Path) -> Result<Self> {
         if !holds_config(folder) {
             let found = inner(&folders_in(folder)?);
@@ -115,8 +115,10 @@ impl Template {
             .remove(CONFIG_FILE)
             .ok_or_else(|| no_config(label, None))?;
         if files.contains_key(".genignore") {
-            return Err(Error::template(format!("`{label}` holds a `.genignore`"))
-                .help("list its entries as `ignore` in the `[template]` table instead"));
+            return Err(Error::template(format!(
+                "`{label}` has a `.genignore`, which Kiln does not support"
+            ))
+            .help("list its entries as `ignore` in the `[template]` table instead"));
         }
         let text = str::from_utf8(&config.contents)
             .map_err(|_| not_utf8(&config).help("save it as UTF-8; it is TOML"))?;
@@ -134,17 +136,17 @@ impl Template {
         })
     }
 
-    /// Its files, in the order of their paths.
+    /// The files, ordered by path.
     pub fn files(&self) -> &[TemplateFile] {
         &self.files
     }
 
-    /// The folders of its files, and those that hold none.
+    /// All folders, including empty ones.
     pub fn folders(&self) -> &BTreeSet<String> {
         &self.folders
     }
 
-    /// What it asks, in its order.
+    /// The options, in their order in `cargo-generate.toml`.
     pub fn options(&self) -> &[TemplateOption] {
         &self.config.options
     }
@@ -154,7 +156,7 @@ impl Template {
         self.options().iter().find(|option| option.name == name)
     }
 
-    /// The version control that it wants for its projects.
+    /// The version control of new projects.
     pub fn vcs(&self) -> Option<Vcs> {
         self.config.vcs
     }
@@ -164,14 +166,14 @@ impl Template {
     }
 }
 
-/// Whether a folder is that of a template. All that is in it is read later.
+/// Whether a folder has a `cargo-generate.toml`.
 fn holds_config(folder: &Path) -> bool {
     let names = [CONFIG_FILE.to_owned(), format!("{CONFIG_FILE}{LIQUID}")];
     let is_file = |name| fs::symlink_metadata(folder.join(name)).is_ok_and(|it| it.is_file());
     names.iter().any(is_file)
 }
 
-/// The folders in a folder, in the order of their names, but for those that hold no templates.
+/// The subfolders of a folder, ordered by name, without `.git` and build folders.
 fn folders_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = |cause| Error::io("read the folder", folder, cause);
     let mut folders = Vec::new();
@@ -186,8 +188,8 @@ fn folders_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The template in one of these folders, or one level below them. Others may be large, and what cannot
-/// be read is no hint.
+/// The first template in these folders or one level below. The search goes no deeper, as other
+/// folders may be large, and skips folders that cannot be read.
 fn inner(folders: &[PathBuf]) -> Option<PathBuf> {
     let found = folders.iter().find(|folder| holds_config(folder));
     let below = || {
@@ -197,17 +199,17 @@ fn inner(folders: &[PathBuf]) -> Option<PathBuf> {
     found.cloned().or_else(below)
 }
 
-/// A folder without a configuration may hold templates in others.
+/// An error for a folder without `cargo-generate.toml`; `inner` is a template found below it.
 fn no_config(label: &str, inner: Option<&Path>) -> Error {
-    let error = Error::template(format!("`{label}` holds no `{CONFIG_FILE}`"));
+    let error = Error::template(format!("`{label}` has no `{CONFIG_FILE}`"));
     match inner {
         Some(inner) => {
             let folder = format!("{}/{}", label.trim_end_matches('/'), slashed(inner));
             error.help(format!("there is a template in `{folder}`"))
         }
         None => error.help(
-            "a template says in this file what it asks and which files it renders; an empty \
-             `[placeholders]` and `[template]` with `fmt = false` would do",
+            "a template needs this file for its options and rules; an empty `[placeholders]`, \
+             and `[template]` with `fmt = false`, are enough",
         ),
     }
 }
@@ -222,7 +224,7 @@ pub(crate) fn not_utf8(file: &TemplateFile) -> Error {
     ))
     .at_wrong_byte(&file.source, &file.contents)
     .help(format!(
-        "leave it out of `include`, or add it to `exclude`, in `{CONFIG_FILE}`"
+        "remove the file from `include`, or add it to `exclude`, in `{CONFIG_FILE}`"
     ))
 }
 
@@ -235,7 +237,7 @@ fn file(label: &str, path: &str, contents: Cow<'static, [u8]>, executable: bool)
     }
 }
 
-/// Files by path; of two that differ in `.liquid` only, that which has it.
+/// Files by path. Of two names that differ only in `.liquid`, the one with the suffix wins.
 fn without_twins(files: Vec<TemplateFile>) -> BTreeMap<String, TemplateFile> {
     let mut by_path = BTreeMap::new();
     let (liquid, plain): (Vec<_>, Vec<_>) = files
@@ -265,7 +267,7 @@ impl FolderReader {
                     "the file name `{}` is not UTF-8",
                     entry.path().display()
                 ))
-                .help("give the file a name of letters, digits, `-`, `_` and `.`")
+                .help("rename the file; use letters, digits, `-`, `_` and `.`")
             })?;
             let path = format!("{prefix}{name}");
             let kind = entry.file_type().map_err(failed)?;
@@ -293,18 +295,19 @@ impl FolderReader {
     }
 }
 
-fn is_build_folder(folder: &Path) -> bool {
+/// Whether a folder has a `CACHEDIR.TAG`, as those of cargo and other build tools do.
+pub(crate) fn is_build_folder(folder: &Path) -> bool {
     fs::read(folder.join("CACHEDIR.TAG")).is_ok_and(|tag| tag.starts_with(CACHE_TAG))
 }
 
-/// Whether a file can be run.
+/// Whether a file is executable.
 #[cfg(unix)]
 pub(crate) fn is_executable(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt;
     metadata.permissions().mode() & 0o111 != 0
 }
 
-/// What can be run is not marked here.
+/// Other platforms have no executable bit.
 #[cfg(not(unix))]
 pub(crate) fn is_executable(_: &fs::Metadata) -> bool {
     false

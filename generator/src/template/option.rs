@@ -1,4 +1,4 @@
-//! The options of a template, and the values that they take.
+//! The options of a template and their values.
 
 use std::{fmt, ops::Range};
 
@@ -6,7 +6,7 @@ use regex::Regex;
 
 use crate::error::{Error, Result, suggest};
 
-/// The variables that every template has. No option can have one of these names.
+/// The variables of every template. An option cannot have one of these names.
 pub(crate) const BUILT_IN: &[&str] = &[
     "project-name",
     "crate_name",
@@ -18,39 +18,39 @@ pub(crate) const BUILT_IN: &[&str] = &[
     "is_init",
 ];
 
-/// One of the values that an option can take.
+/// A choice of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// What the template sees.
+    /// The value in the template.
     pub value: String,
-    /// What people see.
+    /// The label in the wizard.
     pub label: String,
 }
 
-/// What values an option takes.
+/// The type of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OptionKind {
-    /// Any text, or any that this regular expression finds a match in.
+    /// A string, optionally restricted to matches of a regular expression.
     Text {
         /// The regular expression.
         regex: Option<String>,
     },
-    /// One of these.
+    /// One of several choices.
     Choice(Vec<Choice>),
-    /// Yes or no.
+    /// A boolean.
     Flag,
-    /// Any number of these.
+    /// Any subset of several choices.
     List(Vec<Choice>),
 }
 
 /// A value of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Of a text or a choice.
+    /// A string or a choice.
     Text(String),
-    /// Of a flag.
+    /// A boolean.
     Flag(bool),
-    /// Of a list.
+    /// A list of choices.
     List(Vec<String>),
 }
 
@@ -64,28 +64,28 @@ impl fmt::Display for Value {
     }
 }
 
-/// Something that a template asks.
+/// An option of a template: a placeholder in `cargo-generate.toml`.
 #[derive(Debug, Clone)]
 pub struct TemplateOption {
-    /// Its key.
+    /// The name.
     pub name: String,
-    /// The question.
+    /// The text of the prompt.
     pub prompt: String,
-    /// What it takes.
+    /// The type.
     pub kind: OptionKind,
-    /// What it is when nobody says.
+    /// The default value.
     pub default: Option<Value>,
-    /// Where it stands in `cargo-generate.toml`.
+    /// The span of the option in `cargo-generate.toml`.
     pub(crate) span: Range<usize>,
-    /// Where its regular expression stands there.
+    /// The span of the regular expression in `cargo-generate.toml`.
     pub(crate) regex_span: Option<Range<usize>>,
 }
 
 impl TemplateOption {
-    /// Reads a value as people write it: lists with commas, flags as `true` and `false`.
+    /// Parses a value: lists are separated by commas, flags are `true` or `false`.
     ///
     /// # Errors
-    /// The option does not take this value.
+    /// The value is invalid for this option.
     pub fn parse(&self, given: &str) -> Result<Value> {
         match &self.kind {
             OptionKind::Text { regex } => self.parse_text(given, regex.as_deref()),
@@ -95,7 +95,7 @@ impl TemplateOption {
             }
             OptionKind::Flag => match given.to_lowercase().parse() {
                 Ok(flag) => Ok(Value::Flag(flag)),
-                Err(_) => Err(self.refuse(given, "it takes `true` or `false`")),
+                Err(_) => Err(self.refuse(given, "its values are `true` and `false`")),
             },
             OptionKind::List(choices) => {
                 let items: Vec<_> = given.split(',').filter(|item| !item.is_empty()).collect();
@@ -107,7 +107,7 @@ impl TemplateOption {
         }
     }
 
-    /// The values that can be enumerated: the choices, both flags, every set; of a text the default.
+    /// All values: each choice, both flags, every subset of a list; of a string, only the default.
     pub fn values(&self) -> Vec<Value> {
         match &self.kind {
             OptionKind::Text { .. } => self.default.clone().into_iter().collect(),
@@ -125,11 +125,13 @@ impl TemplateOption {
     fn parse_text(&self, given: &str, regex: Option<&str>) -> Result<Value> {
         if let Some(regex) = regex {
             let compiled = Regex::new(regex).map_err(|error| {
-                Error::template(format!("the regex of `{}` is wrong: {error}", self.name))
-                    .help("write it as the crate `regex` has it: https://docs.rs/regex")
+                Error::template(format!("the regex of `{}` is invalid: {error}", self.name))
+                    .help("use the syntax of the crate `regex`: https://docs.rs/regex")
             })?;
             if !compiled.is_match(given) {
-                return Err(self.refuse(given, &format!("it must match the regex `{regex}`")));
+                return Err(
+                    self.refuse(given, &format!("the value must match the regex `{regex}`"))
+                );
             }
         }
         Ok(Value::Text(given.to_owned()))

@@ -1,8 +1,8 @@
-//! Where the tags of a Liquid text stand, to point at them in errors.
+//! A scanner for Liquid tags, which locates them for error messages.
 
 use std::ops::Range;
 
-/// Tags that open a block, which `end…` closes.
+/// Tags that open a block.
 const BLOCKS: &[&str] = &[
     "if",
     "unless",
@@ -14,31 +14,31 @@ const BLOCKS: &[&str] = &[
     "comment",
 ];
 
-/// Words of Liquid that are values and no variables.
+/// Literals of Liquid that look like variables.
 const LITERALS: &[&str] = &["blank", "empty", "false", "nil", "null", "true"];
 
-/// Whether a tag opens a block or closes one.
+/// Whether a tag opens or closes a block.
 enum Step {
     In,
     Out,
 }
 
-/// A `{{ … }}` or `{% … %}`.
+/// A tag, `{{ … }}` or `{% … %}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
-    /// Its bytes, delimiters included.
+    /// Byte range, including the delimiters.
     pub span: Range<usize>,
 }
 
 impl Tag {
-    /// What stands between the delimiters.
+    /// The text between the delimiters.
     pub fn inner<'t>(&self, text: &'t str) -> &'t str {
         let inner = &text[self.span.clone()];
         let inner = inner.get(2..inner.len().saturating_sub(2)).unwrap_or("");
         inner.trim_matches('-').trim()
     }
 
-    /// Whether it has a quote that it does not close: Liquid may see its end elsewhere.
+    /// Whether the tag has an unclosed quote, so that Liquid may see its end elsewhere.
     pub fn is_open(&self, text: &str) -> bool {
         let mut quote = None;
         for c in text[self.span.clone()].chars() {
@@ -51,7 +51,7 @@ impl Tag {
         quote.is_some()
     }
 
-    /// The variable of a `{{ name }}` that is nothing more, and takes no white space away.
+    /// The variable of a plain `{{ name }}`, without filters or whitespace control.
     pub fn variable<'t>(&self, text: &'t str) -> Option<&'t str> {
         let tag = &text[self.span.clone()];
         let name = tag
@@ -66,7 +66,7 @@ impl Tag {
         is_name.then_some(name)
     }
 
-    /// Whether it is an output or a condition: neither gives a variable another value.
+    /// Whether the tag is an output or a condition, neither of which assigns a variable.
     pub fn keeps_variables(&self, text: &str) -> bool {
         let conditions = ["if", "elsif", "else", "endif", "unless", "endunless"];
         text[self.span.start..].starts_with("{{")
@@ -79,7 +79,7 @@ impl Tag {
         self.word(text) == Some(word)
     }
 
-    /// The word that a `{% … %}` starts with.
+    /// The first word of a `{% … %}` tag.
     fn word<'t>(&self, text: &'t str) -> Option<&'t str> {
         let is_tag = text[self.span.start..].starts_with("{%");
         identifiers(self.inner(text)).next().filter(|_| is_tag)
@@ -95,17 +95,17 @@ impl Tag {
     }
 }
 
-/// Whether a text has anything for Liquid to do.
+/// Whether a text contains a Liquid delimiter.
 pub(crate) fn has_liquid(text: &[u8]) -> bool {
     opening(text).is_some()
 }
 
-/// Where the first `{{` or `{%` stands.
+/// The position of the first `{{` or `{%`.
 fn opening(text: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'{', text).find(|at| matches!(text.get(at + 1), Some(b'{' | b'%')))
 }
 
-/// All complete tags, but for those in `raw` and `comment` blocks.
+/// All complete tags outside `raw` and `comment` blocks.
 pub(crate) fn tags(text: &str) -> Vec<Tag> {
     let mut tags = Vec::new();
     let mut at = 0;
@@ -114,7 +114,7 @@ pub(crate) fn tags(text: &str) -> Vec<Tag> {
         at = tag.span.end;
         match closing {
             Some(end) if tag.starts(text, end) => closing = None,
-            // What looks like a tag in a raw block may reach over the end of the block.
+            // An apparent tag in a raw block may extend beyond the end of the block.
             Some(_) => at = tag.span.start + 2,
             None if tag.starts(text, "raw") => closing = Some("endraw"),
             None if tag.starts(text, "comment") => closing = Some("endcomment"),
@@ -136,7 +136,7 @@ pub(crate) fn comment(text: &str) -> Option<Tag> {
     None
 }
 
-/// The innermost block that is never closed.
+/// The span of the innermost unclosed block.
 pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
     let mut open = Vec::new();
     for tag in tags(text) {
@@ -149,7 +149,7 @@ pub(crate) fn unclosed(text: &str) -> Option<Range<usize>> {
     open.pop()
 }
 
-/// The first block that lies in `limit` others, also in a comment.
+/// The first block that is nested in `limit` others, including blocks in comments.
 pub(crate) fn too_deep(text: &str, limit: usize) -> Option<Tag> {
     if memchr::memmem::find_iter(text.as_bytes(), "{%").count() <= limit {
         return None;
@@ -181,8 +181,8 @@ fn next(text: &str, from: usize) -> Option<Tag> {
     })
 }
 
-/// Where `close` stands outside of quotes; `None` also where a line ends in them, as in the text after
-/// a lone apostrophe.
+/// The position of `close` outside quotes. `None` also if a line ends inside quotes, as after a
+/// lone apostrophe.
 fn outside_quotes(inner: &str, close: &str) -> Option<usize> {
     let mut quote = None;
     for (at, c) in inner.char_indices() {
@@ -197,7 +197,7 @@ fn outside_quotes(inner: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// The words of a tag that are not in quotes and not after a dot.
+/// The identifiers in a tag: words outside quotes, except those after a dot.
 pub(crate) fn identifiers(inner: &str) -> impl Iterator<Item = &str> {
     let mut words = Vec::new();
     let mut quote = None;

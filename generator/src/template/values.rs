@@ -1,4 +1,4 @@
-//! Values of options, as the command line and values files give them.
+//! Parsing of option values from the command line and values files.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Kind, Result, suggest},
 };
 
-/// Reads the values file, if any, and then the definitions, which win.
+/// Reads the values file, if given, and the definitions, which take precedence.
 pub(crate) fn read(template: &Template, file: Option<&Path>, defines: &[String]) -> Result<Values> {
     let mut values = match file {
         Some(path) => read_file(template, path)?,
@@ -55,12 +55,12 @@ fn read_file(template: &Template, path: &Path) -> Result<Values> {
         let at = error.utf8_error().valid_up_to();
         Error::input(format!("the values file `{name}` is not UTF-8 (byte {at})"))
             .at_wrong_byte(&name, error.as_bytes())
-            .help("save it as UTF-8; a values file is TOML")
+            .help("save the file as UTF-8; a values file is TOML")
     })?;
     parse_file(template, &name, &text)
 }
 
-/// Parses a values file: options at the top, or, as `cargo generate` wants it, under `[values]`.
+/// Parses a values file: options at the top level or, as `cargo generate` requires, under `[values]`.
 pub(crate) fn parse_file(template: &Template, name: &str, text: &str) -> Result<Values> {
     let document = Document::new(name, text, Kind::Input);
     let table = document.parse()?;
@@ -68,9 +68,9 @@ pub(crate) fn parse_file(template: &Template, name: &str, text: &str) -> Result<
         return read_table(template, &document, &table);
     };
     if let Some(other) = table.keys().find(|key| key.get_ref() != "values") {
-        let message = "a values file has its options under `[values]` or none";
+        let message = "a values file has either all options under `[values]` or none";
         let error = document.error_at(other.span(), message, "not under `[values]`");
-        return Err(error.help("move it below `[values]`"));
+        return Err(error.help("move the key below `[values]`"));
     }
     read_table(template, &document, document.table("values", values)?)
 }

@@ -1,4 +1,4 @@
-//! What a template can refer to: the answers, and what follows from the project's name and place.
+//! Template variables: the answers and the built-in variables.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -15,7 +15,7 @@ use liquid::{
 
 use super::{answers::Answers, option::Value as Answer};
 
-/// The variables of one rendering. Those that depend on the machine are looked up when asked for.
+/// The variables of one rendering. Variables that depend on the machine are resolved lazily.
 #[derive(Debug)]
 pub(crate) struct Variables {
     known: BTreeMap<String, Value>,
@@ -53,7 +53,7 @@ impl Variables {
         }
     }
 
-    /// The same, with an author (name and address, and name) who is not looked up.
+    /// The same variables with a fixed author: name with address, and name.
     #[cfg(feature = "snapshot")]
     pub fn by(mut self, author: [&str; 2]) -> Self {
         let author = author.map(|text| Value::scalar(text.to_owned()));
@@ -74,7 +74,7 @@ impl Variables {
         }
     }
 
-    /// What `{{ name }}` writes, if the variable is a text or a flag that nobody has to look up.
+    /// The output of `{{ name }}`, if the variable is a string or flag that needs no lookup.
     pub fn output(&self, name: &str) -> Option<String> {
         let value = self.known.get(name)?.as_scalar()?;
         Some(value.render().to_string())
@@ -86,14 +86,14 @@ impl Variables {
         self.known.keys().map(String::as_str).chain(late)
     }
 
-    /// Whether the text of a variable that is known so far has this character.
+    /// Whether the text of a resolved variable contains `c`.
     pub fn contain(&self, c: char) -> bool {
         let authors = self.authors.get().and_then(Option::as_ref);
         let mut all = self.known.values().chain(authors.into_iter().flatten());
         all.any(|value| value.to_kstr().contains(c))
     }
 
-    /// The names that were asked for in vain since the last call.
+    /// The names of unknown variables that were requested since the last call.
     pub fn take_unknown(&self) -> BTreeSet<String> {
         self.unknown.take()
     }
@@ -140,7 +140,7 @@ fn git_config(key: &str) -> Option<String> {
     Some(value.trim_end_matches('\n').to_owned())
 }
 
-// Liquid sees the variables as an object; what it asks for in vain is noted.
+// Liquid sees the variables as an object, which records requests for unknown names.
 
 impl ValueView for Variables {
     fn as_debug(&self) -> &dyn std::fmt::Debug {

@@ -1,4 +1,4 @@
-//! Running the binary in an empty folder.
+//! Runs the binary in an empty folder.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -27,7 +27,7 @@ impl Place {
         self.0.path().join(path)
     }
 
-    /// Writes a file, and the folders above it.
+    /// Writes a file and creates its parent folders.
     pub fn put(&self, path: &str, contents: &str) {
         let path = self.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -39,7 +39,7 @@ impl Place {
         self.command().args(args.split_whitespace())
     }
 
-    /// The binary, which nothing in the environment tells where git is to look.
+    /// The binary, without environment variables that redirect git.
     pub fn command(&self) -> Command {
         Command::new(cargo_bin!("kiln"))
             .current_dir(self.path())
@@ -47,7 +47,7 @@ impl Place {
             .env("GIT_CEILING_DIRECTORIES", self.path().parent().unwrap())
     }
 
-    /// Every path below the folder with its contents; folders end in `/`.
+    /// The contents of every path in the folder; folders end in `/`.
     pub fn tree(&self) -> BTreeMap<String, Vec<u8>> {
         let mut tree = BTreeMap::new();
         read(self.path(), "", &mut tree);

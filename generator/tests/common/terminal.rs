@@ -1,4 +1,4 @@
-//! A terminal that the binary runs in, and what is on its screen.
+//! A terminal that runs the binary, and its screen.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -17,11 +17,11 @@ use rexpect::process::{PtyProcess, Signal, WaitStatus};
 use rustix::termios::{Winsize, tcsetwinsize};
 use vt100::Color;
 
-/// How long something may take that should be there at once.
+/// The timeout for events that should happen at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Sets the size before anything is drawn, and has signals end the binary also where the tests were
-/// started to ignore them, as by `nohup`.
+/// Sets the size before anything is drawn, and resets signals that the tests may ignore, for
+/// example under `nohup`.
 const START: &str = r#"stty rows 40 cols 80
 signals="env --default-signal=HUP,INT"
 $signals true 2>/dev/null || signals=
@@ -46,7 +46,7 @@ impl Terminal {
         Self::start_with(folder, args, &[("TERM", "xterm-256color")])
     }
 
-    /// The same with variables of the environment.
+    /// Starts the binary with environment variables.
     pub fn start_with(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("sh");
         command
@@ -75,7 +75,7 @@ impl Terminal {
         let sink = Arc::clone(&shown);
         let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // At its end the terminal of a process that is gone fails.
+            // Reading from the terminal fails when the process has ended.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 let mut shown = sink.lock().unwrap();
                 shown.parser.process(&bytes[..count]);
@@ -90,23 +90,23 @@ impl Terminal {
         }
     }
 
-    /// Types.
+    /// Types keys.
     pub fn send(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
         self.keyboard.flush().unwrap();
     }
 
-    /// What is on the screen.
+    /// The text on the screen.
     pub fn screen(&self) -> String {
         self.shown.lock().unwrap().parser.screen().contents()
     }
 
-    /// Everything that was ever written.
+    /// All output so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap().all).into_owned()
     }
 
-    /// Waits until the screen is as it should.
+    /// Waits for a state of the screen.
     pub fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !is(&self.screen()) {
@@ -124,12 +124,12 @@ impl Terminal {
         self.wait_until(&format!("{text:?}"), |screen| screen.contains(text));
     }
 
-    /// Waits until everything written holds a text, wherever the terminal breaks its lines.
+    /// Waits until the output contains a text, ignoring line breaks of the terminal.
     pub fn wait_log(&self, text: &str) {
         self.wait_until(&format!("{text:?}"), |_| self.log().contains(text));
     }
 
-    /// Waits until nothing more is drawn.
+    /// Waits until drawing has stopped.
     pub fn settle(&self) {
         let mut before = 0;
         while before != self.log().len() {
@@ -138,7 +138,7 @@ impl Terminal {
         }
     }
 
-    /// Makes the window wider or narrower.
+    /// Changes the width of the window.
     pub fn resize(&self, columns: u16) {
         let window = Winsize {
             ws_row: 40,
@@ -151,7 +151,7 @@ impl Terminal {
         shown.parser.set_size(size(40), size(columns));
     }
 
-    /// Waits for the end: how it ended, and everything that was written.
+    /// Waits for the end; returns the exit status and all output.
     pub fn end(self) -> (WaitStatus, String) {
         let status = self.status();
         self.reader.join().unwrap();
@@ -159,13 +159,13 @@ impl Terminal {
         (status, String::from_utf8_lossy(&shown.all).into_owned())
     }
 
-    /// Tells the binary that its window is closed, and waits for its end.
+    /// Closes the window and waits for the end of the binary.
     pub fn close(mut self) -> WaitStatus {
         self.process.signal(Signal::SIGHUP).unwrap();
         self.status()
     }
 
-    /// How the binary ended, for which it has some time.
+    /// The exit status of the binary, within the timeout.
     fn status(&self) -> WaitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -178,7 +178,7 @@ impl Terminal {
         }
     }
 
-    /// Whether any cell of the screen has a colour.
+    /// Whether any cell of the screen is coloured.
     pub fn has_colors(&self) -> bool {
         let shown = self.shown.lock().unwrap();
         let screen = shown.parser.screen();
@@ -189,7 +189,7 @@ impl Terminal {
             .any(colored)
     }
 
-    /// A picture of the screen, up to its last line.
+    /// A picture of the screen up to its last line of text.
     pub fn picture(&self) -> String {
         self.settle();
         let shown = self.shown.lock().unwrap();
@@ -214,7 +214,7 @@ fn picture(screen: &vt100::Screen) -> String {
         .render_svg(text.trim_end_matches('\n'))
 }
 
-/// The sixteen colours of the pictures, as many terminals have them on a dark ground.
+/// The sixteen colours of the pictures, as in many terminals with a dark background.
 const PALETTE: [(u8, u8, u8); 16] = [
     (0x1f, 0x24, 0x30),
     (0xe0, 0x6c, 0x75),
@@ -234,7 +234,7 @@ const PALETTE: [(u8, u8, u8); 16] = [
     (0xff, 0xff, 0xff),
 ];
 
-/// A line of the screen as text with the escapes of its colours.
+/// A line of the screen as text with colour escapes.
 fn line(screen: &vt100::Screen, row: u16, columns: u16) -> String {
     let cells: Vec<_> = (0..columns)
         .filter_map(|column| screen.cell(row, column))

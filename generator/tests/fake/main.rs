@@ -1,5 +1,5 @@
-//! A program that understands what the programs of Kiln do, and trains nothing. The variable FAKE
-//! makes it go wrong.
+//! A fake of a generated program that accepts its options but does not train. The variable FAKE
+//! injects a fault.
 
 use std::{
     collections::BTreeMap,
@@ -93,7 +93,7 @@ fn main() {
             let loss = match fault.as_str() {
                 "nan" => "null".to_owned(),
                 "differs" if resumes && epoch == 2 => "0.75".to_owned(),
-                // Two replicas need not have the numbers of one.
+                // Two replicas may have other numbers than one.
                 _ => (1.0 / (step + replicas) as f64).to_string(),
             };
             let examples = match fault.as_str() {
@@ -111,7 +111,7 @@ fn main() {
         if step % number("--checkpoint-steps") == 0 && fault != "keeps-nothing" {
             fs::create_dir_all(checkpoints.join(format!("step-{step}"))).unwrap();
         }
-        // One that is fast is over before a signal arrives, on a busy machine too.
+        // A fast training may end before a signal arrives, even on a busy machine.
         if fault != "fast" && STOP.load(Ordering::Relaxed) {
             if fault == "dies" {
                 eprintln!("error: no checkpoint could be written");

@@ -6,7 +6,7 @@
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Tensor;
 
-use crate::report::picture::{Picture, Sample};
+use crate::picture::{Picture, Sample};
 
 /// A correlation from which on two planes are taken for the same content.
 const SAME: f64 = 0.9;
@@ -48,12 +48,11 @@ const MOTIONS: [Motion; 8] = [
     motion("is transposed about the other diagonal", [true, true, true]),
 ];
 
-/// The channels of a picture, each row by row from the top.
-#[derive(Clone)]
+/// The channels of a picture, one after the other, each row by row from the top.
 struct Planes {
     width: usize,
     height: usize,
-    channels: Vec<Vec<f32>>,
+    values: Vec<f32>,
 }
 
 impl Planes {
@@ -61,12 +60,12 @@ impl Planes {
         let count = picture.channels().count();
         let channel = |number: usize| {
             let bytes = picture.pixels()[number..].iter().step_by(count);
-            bytes.map(|byte| f32::from(*byte)).collect()
+            bytes.map(|byte| f32::from(*byte))
         };
         Planes {
             width: picture.width(),
             height: picture.height(),
-            channels: (0..count).map(channel).collect(),
+            values: (0..count).flat_map(channel).collect(),
         }
     }
 
@@ -88,22 +87,20 @@ impl Planes {
                 false => row * self.width + column,
             }
         };
-        let channels = self.channels.iter();
-        let moved =
-            channels.map(|values| (0..width * height).map(|at| values[source(at)]).collect());
+        let channels = self.values.chunks(width * height);
+        let moved = channels.flat_map(|values| (0..values.len()).map(|at| values[source(at)]));
         Planes {
             width,
             height,
-            channels: moved.collect(),
+            values: moved.collect(),
         }
     }
 
     /// The correlation of all values with those of `other`; `None` if sizes differ or either is constant.
     fn correlation(&self, other: &Planes) -> Option<f64> {
-        let is_comparable = (self.width, self.height, self.channels.len())
-            == (other.width, other.height, other.channels.len());
-        match is_comparable {
-            true => correlation(&self.channels.concat(), &other.channels.concat()),
+        let size = |planes: &Planes| (planes.width, planes.height, planes.values.len());
+        match size(self) == size(other) {
+            true => correlation(&self.values, &other.values),
             false => None,
         }
     }
@@ -172,8 +169,9 @@ pub fn ensure_panels_move_together(before: &Sample, after: &Sample) -> Result<()
 /// The pixels are in other places.
 pub fn ensure_image_shows_picture(image: Tensor<3>, picture: &Picture) -> Result<bool> {
     let [channels, height, width] = image.dims();
+    let shown = picture.channels().count();
     let picture = Planes::of(picture);
-    if channels != picture.channels.len() {
+    if channels != shown {
         return Ok(false);
     }
     if (height, width) == (picture.width, picture.height) && height != width {
@@ -189,7 +187,7 @@ pub fn ensure_image_shows_picture(image: Tensor<3>, picture: &Picture) -> Result
     }
     let values: Vec<f32> = image.into_data().iter::<f32>().collect();
     let mut compared = false;
-    for (number, shown) in picture.channels.iter().enumerate() {
+    for (number, shown) in picture.values.chunks(height * width).enumerate() {
         let planes = values.chunks(height * width);
         let correlations = planes.filter_map(|plane| correlation(plane, shown));
         let Some(best) = correlations.map(f64::abs).max_by(f64::total_cmp) else {
@@ -212,7 +210,7 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
-    use crate::report::picture::Channels;
+    use crate::picture::Channels;
 
     const SIDE: usize = 24;
 
@@ -239,9 +237,10 @@ mod tests {
 
     fn moved(picture: &Picture, motion: Motion) -> Picture {
         let planes = Planes::of(picture).moved(motion);
-        let pixels = (0..planes.width * planes.height)
-            .flat_map(|at| planes.channels.iter().map(move |values| values[at] as u8));
         let (width, height) = (planes.width, planes.height);
+        let size = width * height;
+        let channels = planes.values.chunks(size);
+        let pixels = (0..size).flat_map(|at| channels.clone().map(move |values| values[at] as u8));
         Picture::new(width, height, picture.channels(), pixels.collect()).unwrap()
     }
 

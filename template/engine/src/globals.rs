@@ -11,13 +11,16 @@ use anyhow::{Context, Result, anyhow, ensure};
 use burn::{module::Module, tensor::Device};
 
 use crate::{
-    distribute::{
-        FlatGradients, MergedMetric, Metric, ReduceOp, ReplicaContext, ReplicaState, Strategy,
-        TrainingLayers, ensure_split, has_running_statistics, load_parameters,
-        load_running_statistics, merge_metric_states, metric_results, metric_states,
-        named_parameters, parameters, place, replica_context, run_stages, running_statistics,
-        set_training_layers, training_layers,
+    comm::ReduceOp,
+    metric::{MergedMetric, Metric, merge_metric_states, metric_results, metric_states},
+    model::{
+        TrainingLayers, has_running_statistics, load_parameters, load_running_statistics,
+        named_parameters, parameters, running_statistics, set_training_layers, training_layers,
     },
+    optim::FlatGradients,
+    pipeline::{ensure_split, place, run_stages},
+    replica::{ReplicaContext, ReplicaState, replica_context},
+    strategy::Strategy,
     task::{Metrics, Task, TrainState},
 };
 
@@ -84,7 +87,7 @@ thread_local! {
     static GLOBALS: RefCell<Globals> = RefCell::default();
 }
 
-/// The plan of a batch is in memory before its examples are.
+/// Bounded, as the plan of a batch is in memory.
 const MAX_GLOBAL_BATCH_SIZE: usize = 1 << 20;
 
 /// Registers the strategy and the global batch size: `batch_size` times the replicas in sync.
@@ -177,10 +180,8 @@ pub fn register_trainable<T: Task>(trainable: T::Trainable) {
         registry.inference = None;
     });
     GLOBALS.with_borrow_mut(|globals| globals.access = Some(erased::Access::of::<T>()));
-    // The parameter server has a model and is no replica.
-    if let (Ok(replica), Ok(layers)) = (replica_context(), with_model::<T, _>(training_layers)) {
-        replica.set_draws_from_burn(layers.draws_from_burn());
-    }
+    // The parameter server has a model, but no replica runs on its thread.
+    let _ = update_draws_from_burn::<T>();
 }
 
 /// Enables or disables, on this replica, the layers that differ in training, as by
@@ -191,9 +192,15 @@ pub fn register_trainable<T: Task>(trainable: T::Trainable) {
 pub fn enable_training_layers<T: Task>(enabled: bool) -> Result<TrainingLayers> {
     let layers = with_model::<T, _>(training_layers)?;
     update_model::<T>(|model| Ok(set_training_layers(model, enabled)))?;
-    let draws_from_burn = with_model::<T, _>(training_layers)?.draws_from_burn();
-    replica_context()?.set_draws_from_burn(draws_from_burn);
+    update_draws_from_burn::<T>()?;
     Ok(layers)
+}
+
+/// Tells this replica whether random layers of its model draw from the generator of Burn.
+fn update_draws_from_burn<T: Task>() -> Result<()> {
+    let layers = with_model::<T, _>(training_layers)?;
+    replica_context()?.set_draws_from_burn(layers.draws_from_burn());
+    Ok(())
 }
 
 /// A copy of model and optimizers on `device`, with the same parameter ids and values, an autodiff graph of
@@ -367,18 +374,22 @@ pub fn last_update() -> Result<LastUpdate> {
 }
 
 /// Keeps the gradients of an epoch's last update for reports, and drops all others, as each would cost a
-/// copy. A parameter server cannot tell which update is the last.
+/// copy, unless the task set others in this update. A parameter server does not know the last update.
 ///
 /// # Errors
 /// No replica runs on this thread.
 pub fn remember_gradients(gradients: &FlatGradients) -> Result<()> {
+    if GLOBALS.with_borrow(|globals| globals.last_gradients.is_some()) {
+        return Ok(());
+    }
     let batch = replica_context()?.batch();
     let is_last = batch.is_none_or(|batch| batch.ends_epoch);
     set_last_gradients(is_last.then(|| gradients.clone()));
     Ok(())
 }
 
-/// Stores the gradients of an update for reports, or clears them with `None`.
+/// Stores the gradients of an update for reports, or clears them with `None`. [`Task::update_gradients`] may
+/// store those from before clipping.
 pub fn set_last_gradients(gradients: Option<FlatGradients>) {
     GLOBALS.with_borrow_mut(|globals| globals.last_gradients = gradients.map(Arc::new));
 }
@@ -431,7 +442,7 @@ pub fn take_gradients() -> Option<FlatGradients> {
 /// and the training cannot continue.
 ///
 /// # Errors
-/// That of `update`, or no model is registered.
+/// The error of `update`, or no model is registered.
 pub fn update_trainable<T: Task>(
     update: impl FnOnce(T::Trainable) -> Result<T::Trainable>,
 ) -> Result<()> {
@@ -544,7 +555,7 @@ pub fn training_state<T: Task>() -> Result<TrainingState<T>> {
     })
 }
 
-impl<T: Task> ReplicaState for TrainingState<T> {
+impl<T: Task> ReplicaState<T> for TrainingState<T> {
     fn mirror(self, device: &Device) -> Result<Self> {
         Ok(TrainingState {
             trainable: mirror_trainable::<T>(self.trainable, device)?,
@@ -572,7 +583,10 @@ impl<T: Task> ReplicaState for TrainingState<T> {
 /// Type-erased access to the model and optimizers of this thread, for strategies.
 pub mod erased {
     use super::*;
-    use crate::distribute::hash_parameters;
+    use crate::{
+        bytes::{to_bytes, to_values},
+        model::hash_parameters,
+    };
 
     /// A [`TrainingState`] without the types of its task.
     pub trait State: Send {
@@ -605,7 +619,7 @@ pub mod erased {
         fn to_bytes(&self) -> Vec<u8> {
             let values = parameters(self.trainable.model());
             let mut bytes = (self.step as u64).to_le_bytes().to_vec();
-            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            bytes.extend(to_bytes(&values));
             bytes
         }
 
@@ -695,9 +709,7 @@ pub mod erased {
         let (step, values) = bytes
             .split_first_chunk()
             .context("a process sent no parameters")?;
-        let words = values.as_chunks().0.iter();
-        let values: Vec<f32> = words.map(|word| f32::from_le_bytes(*word)).collect();
-        load_at(u64::from_le_bytes(*step) as usize, &values)
+        load_at(u64::from_le_bytes(*step) as usize, &to_values(values))
     }
 
     /// The gradients of the model from the concatenated values of all parameters' gradients.
@@ -712,7 +724,7 @@ pub mod erased {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{distribute::MirroredStrategy, test_task::Line};
+    use crate::{strategy::MirroredStrategy, test_task::Line};
 
     #[test]
     fn a_global_batch_that_is_too_large_is_refused() {

@@ -1,31 +1,56 @@
 //! The engine of a training program: distribution over replicas, checkpoints, reports, data and layers.
 //!
-//! It knows no task. A project implements [`Task`] once, and everything here works with its types:
-//! strategies and replicas are in [`distribute`], the epochs of a training in [`training`], what is
-//! saved in [`checkpoint`], what is shown in [`report`], the record of a run in [`run_record`],
-//! datasets in [`data`], layers with gradients of their own in [`layers`], and the optimizers
-//! [`adam`] and [`nadam`] beside those of Burn.
+//! It is independent of the task: a project implements [`Task`] once, and the engine works with its types.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`strategy`] | [`Strategy`](strategy::Strategy), and one file per strategy |
+//! | [`replica`] | replicas: their threads, devices and contexts |
+//! | [`comm`] | collective operations between threads, devices and processes |
+//! | [`workers`] | processes of a job: MPI, heartbeats, lost processes |
+//! | [`pipeline`] | models split into stages, for `model-parallel` |
+//! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
+//! | [`optim`] | optimizers, learning-rate schedules, gradients |
+//! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
+//! | [`model`] | parameters, running statistics and random layers of any module |
+//! | [`data`] | datasets: files, batches, shards, prefetching |
+//! | [`training`] | epochs, updates and callbacks |
+//! | [`checkpoint`] | checkpoints, resuming, signals |
+//! | [`report`], [`picture`], [`tensorboard`] | progress, logs and profiles; samples and curves; event files |
+//! | [`run_record`] | run metadata: options, program, data |
+//! | [`options`] | options of the command line |
+//! | [`task`], [`globals`] | the interface to a task, and per-replica state |
+//! | [`contract`] | helpers of contract tests |
 
 #![warn(missing_docs)]
 
-pub mod adam;
+mod bytes;
 pub mod checkpoint;
+pub mod comm;
 pub mod contract;
 pub mod data;
-pub mod distribute;
 pub mod globals;
+pub mod launch;
 pub mod layers;
-pub mod nadam;
+pub mod loss;
+pub mod metric;
+pub mod model;
+pub mod optim;
 pub mod options;
+pub mod picture;
+pub mod pipeline;
+pub mod replica;
 pub mod report;
 pub mod run_record;
-pub mod schedule;
+pub mod strategy;
 pub mod task;
+pub mod tensorboard;
 #[cfg(test)]
 mod test_task;
 pub mod training;
 pub mod vectors;
+pub mod workers;
 
 pub use globals::Split;
 pub use options::Options;
-pub use task::{Metrics, Task, TrainState};
+pub use task::{Metrics, ModelAndOptimizer, Task, TrainState};

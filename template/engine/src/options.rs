@@ -3,90 +3,89 @@
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{checkpoint::Which, distribute::CrossDevice};
+use crate::{checkpoint::Which, comm::CrossDevice};
 
-/// What the help of a program says of its exit status.
+/// The exit statuses, for the help text.
 pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line, and \
-                               128 + the signal where one stopped the run (130 after Ctrl-C, 143 after SIGTERM), \
-                               which --resume goes on with.";
+                               128 + the signal that stopped the run (130 after Ctrl-C, 143 after SIGTERM), \
+                               which --resume continues.";
 
-/// What `--strategy` can name.
+/// The values of `--strategy`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StrategyKind {
     /// One replica on one device.
     OneDevice,
-    /// Replicas in this process that hold equal weights and sum their gradients at every step.
+    /// Synchronous data parallelism in this process, with a gradient all-reduce at every step.
     Mirrored,
-    /// As `mirrored`, in several processes on one machine or many, which MPI connects.
+    /// As `mirrored`, over several processes on one machine or many, connected by MPI.
     MultiWorkerMirrored,
-    /// As `mirrored`, on the devices of the Burn servers that --hosts names.
+    /// As `mirrored`, on the devices of the Burn servers in --hosts.
     Remote,
-    /// As `mirrored`, with models cut into the stages that src/model.rs names, each on a device.
+    /// As `mirrored`, with each model split into the pipeline stages of src/model.rs, one device each.
     ModelParallel,
-    /// Replicas, in one process or several, that do not wait for each other: each pulls parameters
-    /// from a server and pushes gradients to it.
+    /// Asynchronous data parallelism, in one process or several: replicas pull parameters from a server
+    /// and push gradients to it.
     ParameterServer,
 }
 
-/// The options that every training has. A task changes a default with `#[command(mut_arg(..))]`.
+/// Options of every training. A task changes a default with `#[command(mut_arg(..))]`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Passes over the training examples.
     #[arg(long, global = true, default_value_t = 20, value_parser = at_least_one)]
     pub epochs: usize,
 
-    /// Examples a replica takes at each step; the global batch is this times the replicas, and at most
-    /// 1048576.
+    /// Examples per replica and step; the global batch size is this times the replicas, at most 1048576.
     #[arg(long, global = true, default_value_t = 16, value_parser = at_least_one)]
     pub batch_size: usize,
 
-    /// How training is spread over replicas.
+    /// Distribution strategy.
     #[arg(long, global = true, value_enum, default_value_t = StrategyKind::Mirrored)]
     pub strategy: StrategyKind,
 
-    /// Replicas of the model in each process, at most 1024 [default: 2 on the CPU for mirrored and
-    /// parameter-server; 1 for one-device and model-parallel; else one a device].
+    /// Replicas of the model per process, at most 1024 [default: 2 on the CPU for mirrored and
+    /// parameter-server; 1 for one-device and model-parallel; otherwise one per device].
     #[arg(long, global = true, value_parser = replicas)]
     pub replicas: Option<usize>,
 
-    /// The GPUs to use, counted from 0, such as `0,2` [default: all].
+    /// Indices of the GPUs to use, from 0, such as `0,2` [default: all].
     #[arg(long, global = true, value_name = "INDEX,...", value_delimiter = ',')]
     pub devices: Option<Vec<usize>>,
 
-    /// How gradients cross between the GPUs of a process, with mirrored and multi-worker-mirrored [default:
+    /// Gradient all-reduce between the GPUs of a process, for mirrored and multi-worker-mirrored [default:
     /// nccl between several CUDA GPUs].
     #[arg(long, global = true, value_enum)]
     pub cross_device_ops: Option<CrossDevice>,
 
-    /// Updates by which the gradients of `parameter-server` may be late [default: twice the replicas].
+    /// Maximum staleness of gradients with `parameter-server`, in updates [default: twice the replicas].
     #[arg(long, global = true, value_name = "N")]
     pub max_staleness: Option<usize>,
 
-    /// Parts of a batch that follow each other through the stages of `model-parallel`.
+    /// Micro-batches per batch in the pipeline of `model-parallel`.
     #[arg(long, global = true, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     pub micro_batches: usize,
 
-    /// Compare the parameters of all replicas after each update, and stop where they differ. It takes time.
+    /// Compare the parameters of all replicas after each update, and stop if they differ; slow.
     #[arg(long, global = true)]
     pub check_replicas: bool,
 
-    /// HOST:PORT of the Burn servers whose devices to use; for `launch`, hosts that SSH reaches
-    /// without a password, with this program at the same place.
+    /// HOST:PORT of the Burn servers of `remote`; for `launch`, hosts with SSH access without a password and
+    /// this program at the same path.
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',')]
     pub hosts: Vec<String>,
 
-    /// Seconds after which training ends where another process is lost; 0 waits for ever.
+    /// Seconds after which a lost or stalled process ends training; 0 waits forever.
     #[arg(long, global = true, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub timeout: Duration,
 
-    /// Seed of the initial weights and of the order of the examples.
+    /// Seed of the initial weights and the order of examples.
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
 
-    /// Folder of the data files, also for the contract tests if it is in the environment [default: the data
-    /// that came with the project].
+    /// Folder of the data files; the environment variable also applies to the contract tests [default: the
+    /// data of the project].
     #[arg(long, global = true, value_name = "DIR", env = "TRAINING_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
@@ -94,33 +93,33 @@ pub struct Options {
     #[arg(long, global = true, value_name = "DIR", default_value = "runs")]
     pub output_dir: PathBuf,
 
-    /// Leave out the last batch of an epoch where it is not full.
+    /// Drop the last batch of an epoch if it is not full.
     #[arg(long, global = true, conflicts_with = "steps_per_epoch")]
     pub drop_remainder: bool,
 
-    /// Steps an epoch, all with full batches that run on across the ends of the dataset.
+    /// Steps per epoch, of full batches that continue across the end of the dataset.
     #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
     pub steps_per_epoch: Option<usize>,
 
-    /// Batches whose gradients add up to one update.
+    /// Batches per update, for gradient accumulation.
     #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub accumulate: usize,
 
-    /// Batches that are read ahead, on threads of their own, at most 1024; 0 reads in the threads of the
-    /// replicas [default: 2, or 0 where there is a replica on the CPU, with the whole model, for every core].
+    /// Batches to prefetch on separate threads, at most 1024; 0 reads in the replicas' threads [default: 2,
+    /// or 0 if replicas with the whole model on the CPU use every core].
     #[arg(long, global = true, value_name = "N", value_parser = prefetch)]
     pub prefetch: Option<usize>,
 
-    /// Updates from one line about training to the next: in `steps.jsonl`, in TensorBoard, and on the
-    /// output where no progress bar is seen [default: a line about every 5 s].
+    /// Updates between log lines: in `steps.jsonl`, in TensorBoard, and on the output if there is no
+    /// progress bar [default: a line about every 5 s].
     #[arg(long, global = true, value_name = "STEPS", value_parser = at_least_one)]
     pub log_every: Option<usize>,
 
-    /// Show where the time of training went, and write a trace of it.
+    /// Report the time per phase of a step, and write a trace.
     #[arg(long, global = true)]
     pub profile: bool,
 
-    /// Go on from the latest checkpoint in the output folder, if there is one.
+    /// Resume from the latest checkpoint in the output folder, if any.
     #[arg(long, global = true)]
     pub resume: bool,
 
@@ -128,16 +127,16 @@ pub struct Options {
     #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub checkpoint_epochs: usize,
 
-    /// Save a checkpoint after every N steps, beside those after epochs.
+    /// Save a checkpoint after every N steps, in addition to those after epochs.
     #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
     pub checkpoint_steps: Option<usize>,
 
-    /// How many of the last checkpoints to keep; the best one stays, too.
+    /// Number of latest checkpoints to keep, in addition to the best one.
     #[arg(long, global = true, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub keep: usize,
 }
 
-/// Options that may differ between the processes of a job, or are compared elsewhere.
+/// Options that may differ between the processes of a job or are compared elsewhere.
 pub(crate) const OF_A_PROCESS: [&str; 14] = [
     "--strategy",
     "--replicas",
@@ -168,7 +167,22 @@ impl Options {
     }
 }
 
-/// What `test` tests.
+/// The subcommands; without one, the program trains, then tests.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Train, and save checkpoints in the output folder.
+    Train,
+    /// Test a checkpoint.
+    Test(Test),
+    /// Predict with a checkpoint, on one device.
+    Infer(Infer),
+    /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
+    Launch(Launch),
+    /// Serve the devices of this machine to programs that train with `--strategy remote`.
+    Serve(Serve),
+}
+
+/// Options of `test`.
 #[derive(Args, Clone, Debug)]
 pub struct Test {
     /// `latest` or `best` of the output folder, or the folder of a checkpoint.
@@ -176,31 +190,31 @@ pub struct Test {
     pub checkpoint: Which,
 }
 
-/// Where `serve` listens.
+/// Options of `serve`.
 #[derive(Args, Clone, Debug)]
 pub struct Serve {
-    /// The address to listen on; 0.0.0.0:3000 for all networks of this machine. Who reaches it can
-    /// compute here, and nothing is encrypted.
+    /// The address to listen on; 0.0.0.0:3000 for all networks of this machine. There is no authentication
+    /// and no encryption.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3000")]
     pub address: String,
 }
 
-/// Where `launch` starts processes, and what they do.
+/// Options of `launch`.
 #[derive(Args, Clone, Debug)]
 pub struct Launch {
-    /// Processes to start, at most 256 a host [default: one on each host, or 2 on this one].
+    /// Processes to start, at most 256 per host [default: one per host, or 2 on this one].
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub workers: Option<usize>,
 
-    /// What they do, such as `-- train` [default: train, then test].
+    /// Command of each process, such as `-- train` [default: train, then test].
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
-/// What `infer` predicts, and how it writes.
+/// Options of `infer`.
 #[derive(Args, Clone, Debug)]
 pub struct Infer {
-    /// Files to predict for, in the format that `src/infer.rs` reads.
+    /// Input files, in the format of `src/infer.rs`.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
@@ -208,28 +222,28 @@ pub struct Infer {
     #[arg(long, value_name = "WHICH", default_value = "latest")]
     pub checkpoint: Which,
 
-    /// How predictions are written.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Csv)]
     pub format: Format,
 
-    /// File to write [default: the standard output].
+    /// Output file [default: the standard output].
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// How predictions are written.
+/// Output format of predictions.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Comma-separated values with a header.
     Csv,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Jsonl,
 }
 
 /// Parses a number of at least 1.
 ///
 /// # Errors
-/// It is none.
+/// The text is not such a number.
 pub fn at_least_one(text: &str) -> Result<usize> {
     let number: usize = text.parse()?;
     ensure!(number > 0, "must be at least 1");
@@ -239,7 +253,7 @@ pub fn at_least_one(text: &str) -> Result<usize> {
 /// Parses a finite number above 0.
 ///
 /// # Errors
-/// It is none.
+/// The text is not such a number.
 pub fn positive(text: &str) -> Result<f64> {
     let number: f64 = text.parse()?;
     ensure!(
@@ -249,17 +263,17 @@ pub fn positive(text: &str) -> Result<f64> {
     Ok(number)
 }
 
-/// Each replica is a thread with buffers of its own, so that far too many would use up the machine.
+/// Parses `--replicas`; bounded, as each replica is a thread with buffers of its own.
 fn replicas(text: &str) -> Result<usize> {
     let replicas = at_least_one(text)?;
     ensure!(
         replicas <= 1_024,
-        "a process has at most 1024: one a GPU or CPU core suffices, and `launch` starts more processes"
+        "a process has at most 1024: one per GPU or CPU core suffices, and `launch` starts more processes"
     );
     Ok(replicas)
 }
 
-/// All batches that are read ahead are in memory.
+/// Parses `--prefetch`; bounded, as prefetched batches are in memory.
 fn prefetch(text: &str) -> Result<usize> {
     let batches: usize = text.parse()?;
     ensure!(batches <= 1_024, "must be at most 1024: 2 often suffice");
@@ -271,7 +285,7 @@ fn seconds(text: &str) -> Result<Duration> {
     let seconds: f64 = text.parse()?;
     let seconds = Duration::try_from_secs_f64(seconds);
     let seconds = seconds.context("must be a number of seconds, 0 or more")?;
-    ensure!(seconds <= YEAR, "must be at most a year: 0 waits for ever");
+    ensure!(seconds <= YEAR, "must be at most a year: 0 waits forever");
     Ok(seconds)
 }
 
@@ -292,10 +306,10 @@ mod tests {
                 "--replicas",
                 "1024",
                 "1025",
-                "one a GPU or CPU core suffices",
+                "one per GPU or CPU core suffices",
             ),
             ("--prefetch", "1024", "1025", "must be at most 1024"),
-            ("--timeout", "31536000", "1e19", "0 waits for ever"),
+            ("--timeout", "31536000", "1e19", "0 waits forever"),
         ] {
             assert_eq!(refusal(option, most), None);
             let error = refusal(option, too_many).unwrap();

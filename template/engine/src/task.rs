@@ -6,9 +6,11 @@ use burn::{module::Module, tensor::Tensor};
 use crate::{
     checkpoint::Best,
     data::Collate,
-    distribute::{Activation, FlatGradients, Metric, NonFinite, ScheduledOptimizer, Stage},
     globals::Registry,
-    report::picture::Sample,
+    metric::Metric,
+    optim::{FlatGradients, NonFinite, ScheduledOptimizer},
+    picture::Sample,
+    pipeline::{Activation, Stage},
 };
 
 /// A task: its types, and the functions that the engine calls. A project implements it once.
@@ -70,8 +72,8 @@ pub trait Task: Sized + 'static {
         true
     }
 
-    /// Draws an example for the sheet of samples, with what belongs to it, such as a mask, in panels of
-    /// their own; `None` if it cannot be shown.
+    /// Draws an example for the sheet of samples, with related pictures, such as a mask, in further panels;
+    /// `None` if it cannot be shown.
     ///
     /// # Errors
     /// The example cannot be drawn.
@@ -100,6 +102,37 @@ pub trait TrainState: Clone + Send + 'static {
 
     /// All optimizers, with the names of their checkpoint files.
     fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)>;
+}
+
+/// One model with the optimizer that updates it.
+#[derive(Clone)]
+pub struct ModelAndOptimizer<M> {
+    /// The model.
+    pub model: M,
+    /// Its optimizer.
+    pub optimizer: ScheduledOptimizer,
+}
+
+impl<M: Module + Clone + Send + 'static> TrainState for ModelAndOptimizer<M> {
+    type Model = M;
+
+    fn model(&self) -> &M {
+        &self.model
+    }
+
+    fn with_model(self, model: M) -> Self {
+        ModelAndOptimizer { model, ..self }
+    }
+
+    fn update(mut self, mut gradients: FlatGradients) -> Self {
+        let gradients = gradients.take(&self.model);
+        self.model = self.optimizer.update(self.model, gradients);
+        self
+    }
+
+    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
+        vec![("optimizer", &mut self.optimizer)]
+    }
 }
 
 /// The metrics of a split on one replica.

@@ -8,19 +8,20 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor, TensorData},
 };
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
 use crate::{
-    adam::AdamConfig,
     checkpoint::{Best, Goal},
     data::{Collate, Dataset, Datasets},
-    distribute::{
-        FlatGradients, Gradients, Losses, Mean, Metric, NonFinite, ReplicaState,
-        ScheduledOptimizer, Stage, Strategy, create_strategy, devices_of, replica_context,
-    },
     globals::{self, Registry},
-    options::{Infer, Options, Test},
-    task::{Metrics, Task, TrainState},
+    loss::Losses,
+    metric::{Mean, Metric},
+    optim::{AdamConfig, FlatGradients, Gradients, NonFinite, ScheduledOptimizer},
+    options::{Command, Options},
+    pipeline::Stage,
+    replica::{ReplicaState, replica_context},
+    strategy::{Strategy, create_strategy, devices_of},
+    task::{Metrics, ModelAndOptimizer, Task},
 };
 
 #[derive(Parser, Clone, Debug)]
@@ -31,14 +32,7 @@ pub struct Cli {
     pub options: Options,
 }
 
-#[derive(Subcommand, Clone, Debug)]
-pub enum Command {
-    Train,
-    Test(Test),
-    Infer(Infer),
-}
-
-/// The options that `words` give.
+/// Parses options.
 pub fn options(words: &[&str]) -> Options {
     Cli::parse_from([&["test"], words].concat()).options
 }
@@ -91,7 +85,7 @@ impl Metrics for Mean {
     }
 }
 
-/// `[batch, 2]`: twice the same coordinate.
+/// A batch `[batch, 2]`: the same coordinate twice.
 #[derive(Module, Debug)]
 pub struct Points {
     pub values: Tensor<2>,
@@ -123,35 +117,9 @@ impl Layers {
     }
 }
 
-#[derive(Clone)]
-pub struct Trainable {
-    pub model: Layers,
-    pub optimizer: ScheduledOptimizer,
-}
+pub type Trainable = ModelAndOptimizer<Layers>;
 
-impl TrainState for Trainable {
-    type Model = Layers;
-
-    fn model(&self) -> &Layers {
-        &self.model
-    }
-
-    fn with_model(self, model: Layers) -> Self {
-        Trainable { model, ..self }
-    }
-
-    fn update(mut self, mut gradients: FlatGradients) -> Self {
-        let gradients = gradients.take(&self.model);
-        self.model = self.optimizer.update(self.model, gradients);
-        self
-    }
-
-    fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)> {
-        vec![("optimizer", &mut self.optimizer)]
-    }
-}
-
-impl ReplicaState for Trainable {
+impl ReplicaState<Line> for Trainable {
     fn mirror(self, device: &Device) -> Result<Self> {
         globals::mirror_trainable::<Line>(self, device)
     }
@@ -161,14 +129,14 @@ impl ReplicaState for Trainable {
     }
 }
 
-impl ReplicaState for Mean {
+impl ReplicaState<Line> for Mean {
     fn register(self) {
         globals::register_metrics::<Line>(self);
     }
 }
 
-/// Creates model and optimizer. The parameters are always the same: random ones would be others, as
-/// several tests draw numbers of one generator at once.
+/// Creates model and optimizer, with fixed parameters: concurrent tests share Burn's random number
+/// generator.
 pub fn create_trainable(device: &Device) -> Trainable {
     let output = Initializer::Constant { value: 0.25 };
     let hidden = LinearConfig::new(2, 300).with_initializer(Initializer::Constant { value: 0.1 });
@@ -180,14 +148,14 @@ pub fn create_trainable(device: &Device) -> Trainable {
     Trainable { model, optimizer }
 }
 
-/// Registers `strategy` with model, optimizer and metrics of each replica.
+/// Registers `strategy`, with model, optimizer and metrics on each replica.
 pub fn register(strategy: &Arc<dyn Strategy>, options: &Options) -> Result<()> {
     globals::register_strategy(strategy, options.batch_size)?;
     strategy.scope(|_| Ok(Mean::new("loss")))?;
     strategy.scope(|device| Ok(create_trainable(device)))
 }
 
-/// Creates the strategy that the options name, with so many replicas on the CPU, and registers it.
+/// Creates and registers the strategy of the options, on the CPU.
 pub fn set_up(options: &Options) -> Result<Arc<dyn Strategy>> {
     let strategy = create_strategy::<Line>(options, |options, workers| {
         let device = devices_of(options, workers)?.remove(0);
@@ -197,7 +165,7 @@ pub fn set_up(options: &Options) -> Result<Arc<dyn Strategy>> {
     Ok(strategy)
 }
 
-/// Examples from 0 to below 1.
+/// Examples in [0, 1).
 struct Examples(usize);
 
 impl Dataset for Examples {
@@ -212,14 +180,14 @@ impl Dataset for Examples {
     }
 }
 
-/// So many examples for training, and fewer for validation and test.
+/// Datasets with `examples` training examples, and fewer for validation and test.
 pub fn datasets(options: &Options, examples: usize) -> Result<Datasets<f32>> {
     let splits = [examples, examples / 2, examples / 4];
     let splits = splits.map(|len| Arc::new(Examples(len)) as Arc<dyn Dataset<Example = f32>>);
     Datasets::distribute(options, splits, |example, _| Ok(example))
 }
 
-/// The replica's part of the loss of the global batch, shape `[1]`.
+/// The replica's share of the loss of the global batch, shape `[1]`.
 fn loss(predictions: &Tensor<2>, batch: &Points) -> Result<Tensor<1>> {
     let [rows, _] = batch.values.dims();
     let labels = batch.values.clone().narrow(1, 0, 1).mul_scalar(3.0); // [batch, 1]
@@ -227,7 +195,7 @@ fn loss(predictions: &Tensor<2>, batch: &Points) -> Result<Tensor<1>> {
     Ok(squares.sum() / replica_context()?.examples_in_update().max(1) as f64)
 }
 
-/// One replica's losses and gradients for its share of a batch.
+/// The losses and gradients of a replica's shard of a batch.
 pub fn train_step(batch: Points) -> Result<(Losses, Gradients)> {
     let model = globals::model::<Line>()?;
     let loss = loss(&model.forward(batch.values.clone()), &batch)?;

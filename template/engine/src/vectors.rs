@@ -1,11 +1,11 @@
-//! Work that vector instructions do for many numbers at once, and functions of a number for it.
+//! Vectorization of loops, and scalar functions that vectorize.
 
 use std::f32::consts::{FRAC_2_SQRT_PI, LOG2_E, SQRT_2};
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// What the expression gives, compiled for the vector instructions of this processor: as far as what it
-/// calls is inlined.
+/// Evaluates an expression with the vector instructions of this processor; called functions must be
+/// inlined.
 macro_rules! vectorized {
     ($work:expr) => {
         $crate::vectors::dispatch(
@@ -16,7 +16,7 @@ macro_rules! vectorized {
 }
 pub(crate) use vectorized;
 
-/// Calls `work`, which is to be inlined: `vectorized!` sees to that.
+/// Calls `work`, which must be inlined; used by `vectorized!`.
 pub fn dispatch<R>(work: impl FnOnce() -> R) -> R {
     struct Work<F>(F);
 
@@ -32,13 +32,13 @@ pub fn dispatch<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(Work(work))
 }
 
-/// The exponential, within 2 units in the last place. What would be 0 is a number below 1e-37, and what
-/// would be infinite one above 1e38; NaN stays.
+/// The exponential, within 2 units in the last place. Underflow gives a number below 1e-37 and overflow one
+/// above 1e38; NaN is kept.
 ///
 /// Source: `expf` of the Cephes library.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: added, it leaves an integer in the last bits
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: the sum has an integer in its last bits
     let x = x.clamp(-87.0, 88.0);
     let shifted = x * LOG2_E + ROUND;
     let power = shifted - ROUND;
@@ -81,7 +81,7 @@ pub fn erf(x: f32) -> f32 {
     }
 }
 
-/// With the factor of the highest power first.
+/// Evaluates a polynomial, with the coefficient of the highest power first.
 #[inline(always)]
 fn polynomial<const N: usize>(x: f32, factors: [f32; N]) -> f32 {
     let mut sum = 0.0;
@@ -91,7 +91,7 @@ fn polynomial<const N: usize>(x: f32, factors: [f32; N]) -> f32 {
     sum
 }
 
-/// The share of a normal distribution up to `x`, and its density there.
+/// The cumulative distribution function and the density of the standard normal distribution at `x`.
 #[inline(always)]
 pub fn normal(x: f32) -> (f32, f32) {
     let density = FRAC_2_SQRT_PI / (2.0 * SQRT_2) * exp(-0.5 * x * x);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_error_function_has_its_values() {
-        // From tables.
+        // From published tables.
         let known = [
             (0.0, 0.0),
             (0.1, 0.112_462_92),

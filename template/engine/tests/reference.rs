@@ -7,13 +7,12 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use kiln_engine::{
-    adam::AdamConfig,
-    distribute::{
+    metric::{
         AreaUnderRoc, ConfusionMatrix, Mean, Metric, mean_absolute_error, mean_squared_error,
         merge_metric_states, metric_states, sparse_categorical_accuracy,
         sparse_top_k_categorical_accuracy,
     },
-    nadam::NadamConfig,
+    optim::{AdamConfig, NadamConfig},
 };
 use serde_json::Value;
 

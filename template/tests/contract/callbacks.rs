@@ -3,8 +3,10 @@ use clap::Parser;
 use indexmap::IndexMap;
 use kiln_engine::{
     checkpoint::Progress,
-    distribute::{CallbackContext, FlatGradients, Gradients, Losses},
+    loss::Losses,
+    optim::{FlatGradients, Gradients},
     report::Report,
+    training::CallbackContext,
 };
 use training::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
@@ -14,7 +16,7 @@ use training::{
     loss::per_example_losses,
 };
 
-use crate::support::{contract, difference, set_up_replicas, values};
+use crate::support::{amounts, contract, difference, set_up_replicas, values};
 
 #[test]
 fn callbacks_run_after_steps_and_epochs() {
@@ -54,7 +56,8 @@ fn callbacks_run_after_steps_and_epochs() {
 fn hooks_keep_the_examples_and_let_something_train() {
     contract("callbacks.hooks", || {
         let job = set_up_replicas(1)?;
-        job.with_batch(5, |batch| {
+        let examples = amounts().few;
+        job.with_batch(examples, move |batch| {
             let losses = |batch: Batch| -> Result<Vec<f32>> {
                 let prepared = prepare_inputs(batch)?;
                 let predictions = globals::model()?.forward(&prepared);
@@ -63,8 +66,8 @@ fn hooks_keep_the_examples_and_let_something_train() {
             };
             let (first, again) = (losses(batch.clone())?, losses(batch)?);
             ensure!(
-                first.len() == 5,
-                "`prepare_inputs` or `prepare_loss_inputs` makes {} of 5 examples",
+                first.len() == examples,
+                "`prepare_inputs` or `prepare_loss_inputs` makes {} of {examples} examples",
                 first.len()
             );
             ensure!(

@@ -6,6 +6,7 @@ use kiln_engine::{
     checkpoint::{Checkpoint, Progress},
     report::Report,
 };
+use serde_json::Value;
 use training::{cli::Args, globals, train::train};
 
 use crate::support::{amounts, contract, on_own_thread, set_up};
@@ -25,21 +26,29 @@ const OPTIONS: [&str; 11] = [
     "mirrored",
 ];
 
-/// What two trainings that are the same agree in: the last checkpoint, and all it holds.
-#[derive(Debug, PartialEq)]
+/// The result of a training, for comparison: its progress, and the manifest of the last checkpoint.
+#[derive(PartialEq)]
 struct Trained {
     progress: Progress,
-    parameters: String,
-    manifest: String,
+    manifest: Value,
 }
 
-/// What a training of so many steps an epoch, however many examples there are, ends as with `more`
-/// options.
+impl Trained {
+    /// The fields of the manifest that differ from those of `other`.
+    fn differences(&self, other: &Self) -> String {
+        let fields = self.manifest.as_object().into_iter().flatten();
+        let differ = fields.filter(|(name, value)| other.manifest.get(name) != Some(value));
+        let names: Vec<&str> = differ.map(|(name, _)| name.as_str()).collect();
+        names.join(", ")
+    }
+}
+
+/// The result of a training with `steps_per_epoch` steps per epoch and `more` options.
 fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Trained> {
     let output = output.to_owned();
     let mut more: Vec<String> = more.iter().map(|option| (*option).to_owned()).collect();
     more.push(format!("--steps-per-epoch={steps_per_epoch}"));
-    more.push(format!("--batch-size={}", amounts().batch));
+    more.push(format!("--batch-size={}", amounts().per_replica));
     on_own_thread(move || {
         let folder = output.to_string_lossy().into_owned();
         let options = OPTIONS.iter().map(|option| (*option).to_owned());
@@ -54,12 +63,11 @@ fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Train
         let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
         let last = steps(&output)?.pop().context("there is no checkpoint")?;
         let mut manifest = Checkpoint::read(&output.join("checkpoints").join(last))?.manifest;
-        // Every run has a record of its own.
+        // Run metadata differ.
         manifest.run = None;
         Ok(Trained {
             progress,
-            parameters: manifest.parameters.clone(),
-            manifest: format!("{manifest:?}"),
+            manifest: serde_json::to_value(manifest)?,
         })
     })
 }
@@ -74,7 +82,7 @@ fn steps(output: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Makes an output folder as a kill would leave it right after the checkpoint `name`.
+/// Creates an output folder as left by a kill right after the checkpoint `name`.
 fn killed_after(name: &str, from: &Path, to: &Path) -> Result<()> {
     let (from, to) = (
         from.join("checkpoints").join(name),
@@ -105,8 +113,9 @@ fn a_resumed_training_ends_as_one_that_never_stopped() {
             let result = trained(resumed.path(), 3, &["--resume"])?;
             ensure!(
                 result == expected,
-                "resumed from {name}, training ends with {result:?} and not with {expected:?}: \
-                 does `Trainable::optimizers_mut` list all optimizers?"
+                "resumed from {name}, training ends with other values ({}): does \
+                 `Trainable::optimizers_mut` list all optimizers?",
+                result.differences(&expected)
             );
             ensure!(
                 steps(resumed.path())?.last() == names.last(),
@@ -129,7 +138,11 @@ fn training_starts_anew_where_there_is_nothing_to_resume() {
         let options = ["--accumulate", "2"];
         let expected = trained(fresh.path(), 1, &options)?;
         let result = trained(resumed.path(), 1, &[&options[..], &["--resume"]].concat())?;
-        ensure!(result == expected, "{result:?} is not {expected:?}");
+        ensure!(
+            result == expected,
+            "with --resume and nothing to resume, training ends with other values ({})",
+            result.differences(&expected)
+        );
         ensure!(
             result.progress.step == 2,
             "two epochs of one step took {:?}",

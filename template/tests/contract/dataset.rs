@@ -5,8 +5,8 @@ use clap::Parser;
 use kiln_engine::{
     contract::{ensure_image_shows_picture, ensure_panels_move_together},
     data::{Collate, stream},
-    distribute::replica_context,
-    report::picture::sample_sheet,
+    picture::sample_sheet,
+    replica::replica_context,
 };
 use training::{
     cli::Args,
@@ -15,9 +15,9 @@ use training::{
     strategy::create_strategy,
 };
 
-use crate::support::{contract, difference, losses, sample, set_up_replicas};
+use crate::support::{amounts, contract, difference, losses, sample, set_up_replicas};
 
-/// Examples that are looked at one by one.
+/// Number of examples to check one by one.
 const FEW: usize = 20;
 
 fn args() -> Result<Args> {
@@ -102,7 +102,7 @@ fn splits_are_disjoint_and_leave_nothing_out() {
                 .collect())
         };
         let (training_keys, validation_keys) = (keys(&training)?, keys(&validation)?);
-        // Data may hold an example twice; a split that overlaps shows in far more of them.
+        // Data may contain duplicates; an overlapping split has far more of them.
         let both = training_keys.intersection(&validation_keys).count();
         ensure!(
             both * 20 <= validation_keys.len(),
@@ -123,7 +123,7 @@ fn splits_are_disjoint_and_leave_nothing_out() {
 fn a_batch_holds_its_examples_in_order() {
     contract("dataset.batch", || {
         let job = set_up_replicas(1)?;
-        let (alone, together) = job.losses_alone_and_together(8)?;
+        let (alone, together) = job.losses_alone_and_together(amounts().few)?;
         ensure!(
             alone.len() == together.len(),
             "a batch of {} examples has {} losses",
@@ -204,7 +204,7 @@ fn augmentation_moves_all_parts_of_an_example_alike() {
                 errors.extend(ensure_panels_move_together(&before, &after).err());
             }
         }
-        // Chance makes one of strong augmentations look like another, once in thousands of times.
+        // By chance, one strong augmentation in thousands looks like another.
         match errors.len() {
             0..3 => Ok(()),
             _ => Err(errors.remove(0)),

@@ -1,8 +1,10 @@
 use anyhow::{Result, ensure};
 use kiln_engine::{
     data::{DistributedDataset, Shard},
-    distribute::{Losses, MergedMetric, PerReplica},
     globals::{merged_metrics, reset_metrics},
+    loss::Losses,
+    metric::MergedMetric,
+    replica::PerReplica,
 };
 use training::{
     dataset::Example,
@@ -15,7 +17,7 @@ use crate::support::{Job, contract, on_own_thread, set_up_replicas};
 
 type Step = fn(PerReplica<Shard<Example>>) -> Result<Losses>;
 
-/// The metrics of a whole split; fails where the evaluation changes anything else.
+/// The metrics of a whole split; fails if the evaluation changes anything else.
 fn evaluate(
     replicas: usize,
     split: Split,

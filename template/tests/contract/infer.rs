@@ -3,23 +3,23 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use clap::Parser;
-use kiln_engine::report::predictions::ensure_finite;
+use kiln_engine::{data::Collate, report::predictions::ensure_finite};
 use serde_json::Value;
 use training::{
     cli::Args,
-    dataset::read_examples,
+    dataset::{Batch, read_examples},
     globals,
-    infer::{predict_examples, read_inputs},
+    infer::{predict, read_inputs},
 };
 
-use crate::support::{contract, set_up_replicas};
+use crate::support::{amounts, contract, set_up_replicas};
 
 #[test]
 fn every_example_gets_one_prediction() {
     contract("infer.predict", || {
         let job = set_up_replicas(1)?;
         let (_, test) = read_examples(&Args::try_parse_from(["contract"])?)?;
-        let examples = (0..5.min(test.len()))
+        let examples = (0..amounts().few.min(test.len()))
             .map(|index| test.get(index))
             .collect::<Result<Vec<_>>>()?;
         let (all, first) = job.strategy.run_on_first(move |replica| {
@@ -27,15 +27,16 @@ fn every_example_gets_one_prediction() {
                 globals::model()?.valid(),
                 replica.device().clone().without_autodiff(),
             );
-            let predict = |count| -> Result<Vec<Value>> {
-                let predictions = predict_examples(&model, &examples[..count], &device)?;
+            let predict_first = |count| -> Result<Vec<Value>> {
+                let predictions =
+                    predict(&model, Batch::collate(examples[..count].to_vec(), &device)?)?;
                 let values = predictions.iter().map(|prediction| {
                     ensure_finite(prediction)?;
                     Ok(serde_json::to_value(prediction)?)
                 });
                 values.collect()
             };
-            let (all, first) = (predict(examples.len())?, predict(1)?);
+            let (all, first) = (predict_first(examples.len())?, predict_first(1)?);
             ensure!(
                 all.len() == examples.len(),
                 "{} examples have {} predictions",
@@ -59,7 +60,7 @@ fn every_example_gets_one_prediction() {
     });
 }
 
-/// Whether all numbers of two predictions are close, and the rest is equal.
+/// True if all numbers of two predictions are close, and the rest is equal.
 fn is_close(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => {

@@ -13,10 +13,11 @@ fn there_is_one_finite_loss_an_example() {
                 Ok(values(&per_example_losses(&predictions, &batch)?))
             })
         };
-        let (few, many) = (losses_of(3)?, losses_of(8)?);
+        let examples = amounts().few;
+        let (few, many) = (losses_of(2)?, losses_of(examples)?);
         ensure!(
-            few.len() == 3 && many.len() == 8,
-            "3 examples have {} losses and 8 examples {}: leave the sum to `compute_loss`",
+            few.len() == 2 && many.len() == examples,
+            "2 examples have {} losses and {examples} examples {}: leave the sum to `compute_loss`",
             few.len(),
             many.len()
         );
@@ -25,7 +26,7 @@ fn there_is_one_finite_loss_an_example() {
             "losses are not finite: {many:?}"
         );
         ensure!(
-            difference(&few, &many[..3]) < 1e-4,
+            difference(&few, &many[..2]) < 1e-4,
             "the loss of an example depends on the others in its batch: {few:?} and {many:?}"
         );
         Ok(())

@@ -2,8 +2,9 @@ use anyhow::{Result, ensure};
 use burn::module::Module;
 use kiln_engine::{
     checkpoint::Goal,
-    distribute::{MergedMetric, load_parameters, parameters},
     globals::{merged_metrics, reset_metrics, update_model},
+    metric::MergedMetric,
+    model::{load_parameters, parameters},
 };
 use training::{
     globals::{self, Project, Split},
@@ -80,11 +81,11 @@ fn the_best_checkpoint_is_chosen_by_a_metric_that_is_measured() {
     });
 }
 
-/// Global batches of the validation split that models are compared on.
+/// Global batches of the validation split to compare models on.
 const BATCHES: usize = 5;
 
-/// The metric by which a model is the best, of one with the parameters `parameters`; `None` where no
-/// checkpoint would be the best, as the metric is not finite or not measured.
+/// The value of the best-checkpoint metric for a model with `parameters`; `None` if it is missing or not
+/// finite.
 fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
     let values = parameters.to_owned();
     job.strategy
@@ -101,7 +102,7 @@ fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
         .filter(|value| value.is_finite()))
 }
 
-/// Whether the losses of the model that `best_metric` looked at are NaN, and so its predictions.
+/// True if the losses, and so the predictions, of the model evaluated by `best_metric` are NaN.
 fn predicts_nan(job: &Job) -> Result<bool> {
     job.with_batch(2, |batch| {
         Ok(losses(&batch.valid())?.iter().all(|loss| loss.is_nan()))
@@ -121,7 +122,7 @@ fn predictions_that_are_nan_are_never_better_than_numbers() {
         if !predicts_nan(&job)? {
             return Ok(());
         }
-        // Models that know nothing, each with the parameters of the one before in other places.
+        // Untrained models, each with permuted parameters of the previous one.
         for _ in 0..8 {
             let len = parameters.len();
             parameters.rotate_left(len / 8);

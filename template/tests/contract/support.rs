@@ -12,8 +12,10 @@ use burn::{
 use clap::Parser;
 use kiln_engine::{
     data::{BatchOptions, Collate, Datasets, Remainder, Shard, Subset},
-    distribute::{PerReplica, Strategy, lock_generator, visible_devices},
     globals::enable_training_layers,
+    model::lock_generator,
+    replica::{PerReplica, visible_devices},
+    strategy::Strategy,
 };
 use training::{
     cli::Args,
@@ -25,30 +27,38 @@ use training::{
     strategy::create_strategy,
 };
 
-/// How much the tests compute on.
+/// The amounts of data in tests.
 pub struct Amounts {
     /// Examples from the start of the training split.
     pub examples: usize,
     /// Examples in a global batch whose replicas are compared.
     pub batch: usize,
-    /// Examples that are read of the files for training and validation, and of those for the test.
+    /// Examples in a batch that one replica computes.
+    pub few: usize,
+    /// Examples per replica and step in whole trainings.
+    pub per_replica: usize,
+    /// Examples read for training and validation, and for the test.
     sample: [usize; 2],
 }
 
 const OF_SMALL: Amounts = Amounts {
     examples: 50,
     batch: 11,
+    few: 8,
+    per_replica: 11,
     sample: [300, 100],
 };
 
 /// An image of 256 x 256 pixels takes a thousand times the time of a digit.
 const OF_LARGE: Amounts = Amounts {
-    examples: 4,
+    examples: 3,
     batch: 3,
+    few: 3,
+    per_replica: 1,
     sample: [20, 4],
 };
 
-/// Values of an image from which on it is large.
+/// Number of values from which an image is large.
 const LARGE: usize = 10_000;
 
 /// The amounts for the examples of this task: fewer of large images, so that the tests take about as long.
@@ -80,7 +90,7 @@ pub fn sample(args: &Args) -> Result<(Examples, Examples)> {
     Ok((some(examples, most)?, some(test, most_of_test)?))
 }
 
-/// Checks what must hold at the site `id`, on a thread with globals of its own.
+/// Checks the contract of the site `id`, on a thread with globals of its own.
 #[track_caller]
 pub fn contract(id: &str, check: impl FnOnce() -> Result<()> + Send + 'static) {
     let sites = include_str!("../../todos.toml");
@@ -120,7 +130,7 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     let (train, validation) = split(examples)?;
     let datasets = Datasets::distribute(&args.options, [train, validation, test], augment)?;
     let updates = datasets.updates(&args.options);
-    // Burn's CPU generator is one for the process, and other tests draw from it, too.
+    // Burn's CPU generator is global, and other tests draw from it, too.
     let _generator = lock_generator();
     strategy.scope(move |device| create_model_and_optimizer(&args, updates, device))?;
     Ok(Job { strategy, datasets })
@@ -140,9 +150,8 @@ pub fn set_up_replicas(replicas: usize) -> Result<Job> {
     ])?;
     let layers = job
         .strategy
-        .run_on_first(|_| enable_training_layers::<Project>(false))?;
-    job.strategy
-        .run_on_all(|_| enable_training_layers::<Project>(false).map(drop))?;
+        .run_on_all(|_| enable_training_layers::<Project>(false))?;
+    let layers = layers.into_iter().next().context("no replica")?;
     if !layers.is_empty() {
         eprintln!(
             "these layers act as in validation, so that replicas can be compared: {}",
@@ -199,7 +208,7 @@ impl Job {
             .context("no replica has examples")
     }
 
-    /// The losses of the first `examples` training examples, each as a batch of its own, and all in one.
+    /// The losses of the first `examples` training examples, in batches of one, and all in one batch.
     pub fn losses_alone_and_together(&self, examples: usize) -> Result<(Vec<f32>, Vec<f32>)> {
         self.strategy.run_on_all(globals::prepare_inference)?;
         let losses = |batch: Batch| losses(&batch.valid());
@@ -213,7 +222,7 @@ impl Job {
         Ok((alone, self.with_batch(examples, losses)?))
     }
 
-    /// The parameters of the first replica, one after the other.
+    /// The parameters of the first replica, concatenated.
     pub fn parameters(&self) -> Result<Vec<f32>> {
         self.strategy
             .run_on_first(|_| Ok(flatten(&globals::model()?)))
@@ -250,7 +259,7 @@ fn flatten(model: &impl Module) -> Vec<f32> {
     values.0
 }
 
-/// The values of a tensor, one after the other.
+/// The values of a tensor, flattened.
 pub fn values<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Vec<f32> {
     tensor.clone().into_data().iter::<f32>().collect()
 }

@@ -8,8 +8,10 @@ use burn::{
 };
 use kiln_engine::{
     data::{BatchOptions, Remainder, Shard, Subset},
-    distribute::{Gradients, PerReplica, apply_gradients},
     globals::{self, TrainingState},
+    optim::Gradients,
+    replica::PerReplica,
+    training::apply_gradients,
 };
 use training::{
     dataset::{Example, Examples},
@@ -23,12 +25,12 @@ use crate::support::{Job, amounts, contract, on_own_thread, set_up_replicas};
 #[derive(Default)]
 struct Update {
     losses: Vec<f32>,
-    /// By the names of their parameters; of the last update of an epoch alone.
+    /// By parameter name; of the last update of an epoch only.
     gradients: Vec<(String, Vec<f32>)>,
 }
 
-/// Updates that each start from the same weights. Where layers have kinks, updates that follow each
-/// other multiply what differs in the last bits.
+/// Independent updates from the same weights: over consecutive updates, layers with kinks would amplify
+/// rounding differences.
 struct Updates {
     job: Job,
     initial: TrainingState<Project>,
@@ -42,7 +44,7 @@ impl Updates {
         Ok(Updates { job, initial })
     }
 
-    /// Adds what the step for `batch` gives to `update`, and ends it where the batch completes it.
+    /// Adds the results of a step on `batch` to `update`, and finishes a complete update.
     fn step(&self, batch: PerReplica<Shard<Example>>, update: &mut Update) -> Result<()> {
         let completes_update = batch.info().completes_update;
         let losses = distributed_train_step(batch)?;
@@ -66,16 +68,16 @@ impl Updates {
 
 fn norm(values: impl IntoIterator<Item = f32>) -> f32 {
     let squares = values.into_iter().map(|value| value * value);
-    // Neither -0, which a sum of nothing is, nor a negative NaN.
+    // `abs` avoids -0, the empty sum, and a negative NaN.
     squares.sum::<f32>().sqrt().abs()
 }
 
-/// How far `right` is from `left`.
+/// The distance of `right` from `left`.
 fn distance(left: &[f32], right: &[f32]) -> f32 {
     norm(left.iter().zip(right).map(|(left, right)| left - right))
 }
 
-/// A distance as a share of the norm of what it is from.
+/// A distance relative to `norm`.
 fn share(distance: f32, norm: f32) -> f32 {
     distance / norm.max(f32::MIN_POSITIVE)
 }
@@ -211,7 +213,7 @@ fn ensure_same_training(
 #[test]
 fn replicas_train_to_the_weights_of_one() {
     contract("train.step", || {
-        // A global batch that does not divide by the replicas, and a last one of every size.
+        // A global batch not divisible by the replicas, and a last batch of every size.
         let batch = amounts().batch;
         for last in 1..=batch {
             ensure_same_training(&[2, 3, 4], batch + last, batch)?;
@@ -266,7 +268,7 @@ fn accumulated(batch: usize, accumulate: usize) -> Result<Vec<Update>> {
     })
 }
 
-/// What each replica has summed up for an update that is not complete.
+/// The gradients accumulated on each replica for an incomplete update.
 fn kept_gradients(job: &Job) -> Result<Vec<Vec<f32>>> {
     let kept = job.strategy.run_on_all(|_| {
         let kept = globals::take_gradients().context("no gradients are kept")?;
@@ -299,13 +301,13 @@ fn a_gradient_that_is_not_finite_never_reaches_the_parameters() {
                 value: f32::NAN,
                 gradients: GradientsParams::new(),
             };
-            // Only one replica has it; all must see it in the sum.
+            // Only one replica has the value; all must see it in the sum.
             if replica.rank() == 1 {
                 burn::module::Module::visit(&globals::model::<Project>()?, &mut filled);
             }
             apply_gradients::<Project>(Gradients::new().with(filled.gradients))
         });
-        // An error is one right answer, and going on with finite parameters the other.
+        // Correct outcomes are an error, or finite parameters.
         if applied.is_ok() {
             let finite = job.parameters()?.iter().all(|value| value.is_finite());
             ensure!(
@@ -317,7 +319,7 @@ fn a_gradient_that_is_not_finite_never_reaches_the_parameters() {
     });
 }
 
-/// Gradients that hold `value` everywhere.
+/// Gradients filled with `value`.
 struct Filled {
     value: f32,
     gradients: GradientsParams,

@@ -1,4 +1,4 @@
-//! The binary `kiln`, under a name of its own: Cargo gives tests only the binaries of their own crate.
+//! The binary `kiln` under another name, as Cargo provides tests only with binaries of their own crate.
 
 use std::process::ExitCode;
 

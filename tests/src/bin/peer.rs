@@ -1,7 +1,7 @@
-//! Renders a template with cargo-generate's own library, or with Kiln's. A process of its own, because
-//! cargo-generate takes values from the environment and from its user's configuration.
+//! Renders a template with the library of cargo-generate or of Kiln. It runs as a separate process,
+//! as cargo-generate reads values from the environment and from the user's configuration.
 //!
-//! Arguments: `cargo-generate` or `kiln`, the template's folder, the folder to make the project in,
+//! Arguments: `cargo-generate` or `kiln`, the template's folder, the parent folder of the project,
 //! the project's name, and a `key=value` for every option.
 
 use std::{error::Error, path::PathBuf};
@@ -45,10 +45,10 @@ fn cargo_generate(
         destination: Some(destination),
         name: Some(name),
         define,
-        // No questions: what has no value gets its default.
+        // Without prompts, missing values get their defaults.
         silent: true,
         vcs: Some(Vcs::None),
-        // As the command line has it, unlike the library.
+        // As on the command line; the library's default differs.
         lib: false,
         ..GenerateArgs::default()
     })?;

@@ -1,5 +1,5 @@
-//! Keeps today's template and examples as those of a release, for `kiln update`:
-//! `cargo run -p kiln-tests --bin record_release`.
+//! Records the current template and examples as a release, for `kiln update`: `cargo run -p
+//! kiln-tests --bin record_release`.
 
 use std::{fmt::Write as _, fs, process::ExitCode};
 
@@ -7,7 +7,7 @@ use kiln::template::history::Release;
 use kiln_tests::repository;
 use sha2::{Digest, Sha256};
 
-/// How many hexadecimal digits name a file's contents.
+/// The number of hexadecimal digits that identify a file's contents.
 const DIGITS: usize = 32;
 
 fn main() -> ExitCode {

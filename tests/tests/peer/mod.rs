@@ -1,4 +1,4 @@
-//! Runs cargo-generate's library, or Kiln's, in a process with nothing of the user's around it.
+//! Runs the library of cargo-generate or of Kiln in a process isolated from the user's environment.
 
 use std::{path::Path, process::Command};
 
@@ -6,14 +6,14 @@ use kiln::template::answers::Answers;
 use kiln_tests::{Tree, diff, read_tree};
 use tempfile::TempDir;
 
-/// Who renders.
+/// The tool that renders.
 #[derive(Debug, Clone, Copy)]
 pub enum Tool {
     CargoGenerate,
     Kiln,
 }
 
-/// An environment to render in.
+/// An environment for rendering.
 pub struct Peer {
     home: TempDir,
     env: Vec<(String, String)>,
@@ -33,13 +33,13 @@ impl Peer {
         self
     }
 
-    /// Its `$CARGO_HOME`.
+    /// The `$CARGO_HOME` of the environment.
     #[allow(dead_code, reason = "not every test that has this module pollutes")]
     pub fn cargo_home(&self) -> &Path {
         self.home.path()
     }
 
-    /// The tree that a tool makes, or what it says instead.
+    /// The files that a tool renders, or its error message.
     pub fn generate(
         &self,
         tool: Tool,
@@ -79,7 +79,7 @@ impl Peer {
         Ok(inner.collect())
     }
 
-    /// The same from answers, which must be accepted.
+    /// The files rendered from valid answers.
     pub fn render(&self, tool: Tool, template: &Path, answers: &Answers) -> Tree {
         let defines: Vec<_> = answers
             .values()
@@ -91,7 +91,7 @@ impl Peer {
     }
 }
 
-/// Checks that both tools make the same tree from these answers.
+/// Checks that both tools render the same files from these answers.
 pub fn assert_same(peer: &Peer, template: &Path, answers: &Answers) {
     let theirs = peer.render(Tool::CargoGenerate, template, answers);
     let ours = peer.render(Tool::Kiln, template, answers);

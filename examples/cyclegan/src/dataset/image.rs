@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use kiln_engine::report::picture::{Channels, Picture};
+use kiln_engine::picture::{Channels, Picture};
 use rand::{RngExt, rngs::StdRng};
 
 /// The sides of what the networks see are multiples of this: generators halve them twice.

@@ -1,9 +1,8 @@
 //! Two kinds of images that are generated: brown stripes, and grey squares as on a chessboard.
 
 use anyhow::Result;
-use kiln_engine::data::{Dataset, stream};
+use kiln_engine::data::{Dataset, Digest, Sha256, stream};
 use rand::RngExt;
-use sha2::{Digest, Sha256};
 
 use super::image::Image;
 

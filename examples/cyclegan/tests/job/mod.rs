@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Parser;
 use kiln_engine::{
     data::{BatchOptions, Datasets, Remainder},
-    distribute::Strategy,
+    strategy::Strategy,
 };
 use training::{
     cli::Args,

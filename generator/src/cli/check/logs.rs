@@ -1,4 +1,4 @@
-//! What programs print, kept in files, and the line in it that says what went wrong.
+//! Log files of child processes, and the line of a log that explains a failure.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,12 +13,12 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Makes the folder of the logs, and removes older ones from it.
+/// Creates the folder of the logs and removes old logs.
 ///
 /// # Errors
-/// A folder cannot be made or read, or a file not be removed.
+/// A folder cannot be created or read, or a file cannot be removed.
 pub(super) fn prepare(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|cause| Error::io("make the folder", folder, cause))?;
+    fs::create_dir_all(folder).map_err(|cause| Error::io("create the folder", folder, cause))?;
     let entries =
         fs::read_dir(folder).map_err(|cause| Error::io("read the folder", folder, cause))?;
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -29,16 +29,16 @@ pub(super) fn prepare(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The text of a file; what is no UTF-8 in it is replaced.
+/// The text of a file, with invalid UTF-8 replaced.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn read(path: &Path) -> Result<String> {
     let bytes = fs::read(path).map_err(|cause| Error::io("read", path, cause))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The file that keeps what the programs of a check print.
+/// The log file of a check.
 pub(super) struct Log(PathBuf);
 
 impl Log {
@@ -50,19 +50,19 @@ impl Log {
         &self.0
     }
 
-    /// Starts a program that prints into the log.
+    /// Starts a program whose output goes to the log.
     ///
     /// # Errors
-    /// The program cannot be started, or the log not be written.
+    /// The program cannot be started, or the log cannot be written.
     pub(super) fn start(&self, command: Command, limit: Option<Duration>) -> Result<Running> {
         let output = self.open(&command)?;
         self.spawn(command, output, limit)
     }
 
-    /// As [`start`](Self::start), with the standard output in a file of its own.
+    /// Like [`start`](Self::start), with standard output in a separate file.
     ///
     /// # Errors
-    /// As `start`.
+    /// As for `start`.
     pub(super) fn start_with(
         &self,
         command: Command,
@@ -84,11 +84,11 @@ impl Log {
         let program = command.get_program().to_string_lossy().into_owned();
         Running::start(command, limit).map_err(|cause| {
             Error::system(format!("cannot run `{program}`: {cause}"))
-                .help("`kiln doctor` says what a project needs")
+                .help("`kiln doctor` lists the requirements of a project")
         })
     }
 
-    /// Opens the log at its end, after the command line where that is new.
+    /// Opens the log for appending, and writes the command line if it is new.
     fn open(&self, command: &Command) -> Result<File> {
         let line = command_line(command);
         self.append(&line)
@@ -111,7 +111,7 @@ fn command_line(command: &Command) -> String {
     format!("$ {}\n", words.join(" "))
 }
 
-/// The first error of a compiler, with its place.
+/// The first error of a compiler, with its location.
 pub(super) fn of_build(text: &str) -> Option<String> {
     let mut lines = text.lines();
     let error = lines.find(|line| line.starts_with("error"))?;
@@ -124,7 +124,7 @@ pub(super) fn of_build(text: &str) -> Option<String> {
     })
 }
 
-/// How many tests failed, the first of them, and what it said.
+/// The number of failed tests, and the name and message of the first.
 pub(super) fn of_tests(text: &str) -> Option<String> {
     let failed: Vec<&str> = text.lines().filter_map(failed_test).collect();
     let Some(first) = failed.first() else {
@@ -142,7 +142,7 @@ fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// What a test said when it panicked.
+/// The panic message of a test.
 fn said_by<'t>(test: &str, text: &'t str) -> Option<&'t str> {
     let heading = format!("---- {test} stdout ----");
     let mut lines = text.lines().skip_while(|line| *line != heading).skip(1);
@@ -151,7 +151,7 @@ fn said_by<'t>(test: &str, text: &'t str) -> Option<&'t str> {
     section.next()
 }
 
-/// What a program said last of why it ended.
+/// The last line in which a program explains its failure.
 pub(super) fn of_program(text: &str) -> Option<String> {
     let lines: Vec<&str> = text
         .lines()

@@ -1,4 +1,4 @@
-//! `kiln check`: whether a project builds, keeps its contracts, trains and resumes.
+//! `kiln check`: checks that a project builds, passes its contract tests, trains and resumes.
 
 mod args;
 mod logs;
@@ -31,36 +31,36 @@ use project::Project;
 use report::{Check, Outcome, Report};
 use training::{Numbers, Training};
 
-/// The exit status where a check failed.
+/// The exit status if a check failed.
 const FAILED: u8 = 1;
 
-/// The exit status of a training that SIGTERM has stopped: 128 + the signal.
+/// The exit status of a training stopped by SIGTERM: 128 + the signal.
 const STOPPED: i32 = 143;
 
-/// What `kiln check --help` says it does.
+/// The long help of `kiln check`.
 pub(crate) const WHAT: &str = "\
-Checks that a project builds, keeps its contracts, trains and resumes.
+Checks that a project builds, passes its contract tests, trains and resumes.
 
-In turn, with the dev profile of Cargo, which compiles what `cargo test` needs and nothing twice:
-  build           `cargo test --test contract --no-run`, which builds the program, too
+The checks, in order, with Cargo's dev profile, so that `cargo test` has nothing left to compile:
+  build           `cargo test --test contract --no-run`, which also builds the program
   contract tests  `cargo test --test contract`
-  one replica     trains two epochs of four steps with the program, then tests: it ends well, logs
-                  each epoch, and every number is finite
-  two replicas    the same with the same global batch on two replicas: as many steps and examples.
-                  Its numbers may be others, as with dropout or batch normalisation; where they
-                  must be equal, the contract tests compare them
-  resume          the same once more, stopped on its way, and resumed: it goes on from its
-                  checkpoint and ends with the very numbers of the training that never stopped
+  one replica     trains two epochs of four steps, then tests: the program succeeds, logs each epoch,
+                  and every number is finite
+  two replicas    the same training with the same global batch on two replicas: as many steps and
+                  examples. Other numbers may differ, for example with dropout or batch
+                  normalisation; where they must be equal, the contract tests compare them
+  resume          the same training, stopped and resumed: it loads its checkpoint and ends with
+                  exactly the numbers of the uninterrupted training
 
-Trainings write below the build folder, never into `runs`. They validate and test with all of the
-data: where that is much, give them less with such as `-- --data-dir small`, a path that counts from
-the project's folder. On GPUs, two replicas need two; where there is one, they are skipped.";
+Trainings write into the build folder, never into `runs`. They validate and test with all of the
+data; to use less, pass for example `-- --data-dir small`, a path relative to the project's folder.
+On GPUs, two replicas need two; on a machine with one GPU, the check is skipped.";
 
 /// Runs `kiln check`.
 ///
 /// # Errors
-/// The folder holds no project, an option is one that `check` sets itself, a program or file
-/// cannot be used, or the user stopped it.
+/// The folder has no project, an option is reserved for `check`, a program or file cannot be used,
+/// or the user pressed Ctrl-C.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let scan = todo::scan(&args.path)?;
     training::refuse(&args.options)?;
@@ -81,12 +81,12 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     })
 }
 
-/// What all checks share.
+/// The common state of all checks.
 struct Checks<'a> {
     args: &'a CheckArgs,
     project: Project,
     logs: PathBuf,
-    /// Where trainings write; below the build folder, as checkpoints may be large.
+    /// The output folder of trainings. It lies in the build folder, as checkpoints may be large.
     scratch: TempDir,
 }
 
@@ -126,12 +126,12 @@ impl<'a> Checks<'a> {
         self.check(report, "resume", |log| match (&two, &one) {
             (Some(two), _) => self.resume(&training(2)?, two, log),
             (None, Some(one)) => self.resume(&training(1)?, one, log),
-            (None, None) => skipped("no training to compare with has passed"),
+            (None, None) => skipped("no training passed that a resumed one could be compared with"),
         })?;
         Ok(())
     }
 
-    /// Runs a check and adds its row to the report; gives what a check that passed gives.
+    /// Runs a check and adds its row to the report; returns the result of a check that passed.
     fn check<T>(
         &self,
         report: &mut Report,
@@ -157,7 +157,7 @@ impl<'a> Checks<'a> {
         Ok(given)
     }
 
-    /// Builds the program and the contract tests, and gives the path of the program.
+    /// Builds the program and the contract tests; returns the path of the program.
     fn build(&self, log: &Log) -> Checked<PathBuf> {
         let messages = self.scratch.path().join("build.json");
         let mut command = self.project.cargo_test(self.args);
@@ -176,7 +176,7 @@ impl<'a> Checks<'a> {
         self.expect_success(running, log, logs::of_tests)
     }
 
-    /// Trains from the start to the end, and gives the numbers that it logged.
+    /// Runs a whole training; returns the logged numbers.
     fn train(&self, training: &Training, folder: &str, log: &Log) -> Checked<Numbers> {
         let folder = self.scratch.path().join(folder);
         let running = log.start(self.command(training, &folder), Some(self.limit()))?;
@@ -184,7 +184,7 @@ impl<'a> Checks<'a> {
         Numbers::read(&folder)?.ensure_whole()
     }
 
-    /// Trains, stops that on its way, resumes it, and compares with a training that never stopped.
+    /// Stops a training, resumes it, and compares it with an uninterrupted training.
     fn resume(&self, training: &Training, whole: &Numbers, log: &Log) -> Checked<()> {
         let folder = self.scratch.path().join("resumed");
         let mut running = log.start(self.command(training, &folder), Some(self.limit()))?;
@@ -196,13 +196,13 @@ impl<'a> Checks<'a> {
             running.ask_to_end();
             let ended = wait(&mut running)?;
             let stopped = matches!(&ended, Ended::Exited(status) if status.code() == Some(STOPPED));
-            // Where programs cannot be asked, it was killed.
+            // Without signals, the training was killed instead.
             if cfg!(unix) && !stopped {
                 self.expect_end(ended, log, logs::of_program)?;
             }
         }
         let Some(checkpoint) = first() else {
-            return failed("the training left no checkpoint");
+            return failed("the training wrote no checkpoint");
         };
         training::cut_back(&folder, whole, &checkpoint)?;
         let mut command = self.command(training, &folder);
@@ -210,7 +210,7 @@ impl<'a> Checks<'a> {
         let running = log.start(command, Some(self.limit()))?;
         self.expect_success(running, log, logs::of_program)?;
         if !checkpoint.is_still_there() {
-            return failed("`--resume` did not go on from the checkpoint, but began anew");
+            return failed("`--resume` started a new training instead of loading the checkpoint");
         }
         Numbers::read(&folder)?.ensure_equal_to(whole)
     }
@@ -230,7 +230,7 @@ impl<'a> Checks<'a> {
         self.expect_end(wait(&mut running)?, log, find)
     }
 
-    /// Fails where a program did not end well, with what `find` finds in its log.
+    /// Fails if a program did not exit successfully, with the message that `find` extracts from its log.
     fn expect_end(
         &self,
         ended: Ended,
@@ -242,7 +242,7 @@ impl<'a> Checks<'a> {
             Ended::Exited(status) => failed(explain(status, find(&logs::read(log.path())?))),
             Ended::Interrupted => Err(Problem::Broken(Error::interrupted())),
             Ended::TimedOut => failed(format!(
-                "it did not end within {}, and was killed; `--timeout` allows more",
+                "killed after the time limit of {}; `--timeout` sets the limit",
                 self.limit_in_words()
             )),
         }
@@ -258,11 +258,11 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Cargo and programs end with a status that says no more than their message.
+/// Omits the exit status if Cargo or the program printed a message.
 fn explain(status: ExitStatus, found: Option<String>) -> String {
     match (found, status.code()) {
         (Some(found), Some(_)) => found,
         (Some(found), None) => format!("{status}: {found}"),
-        (None, _) => format!("it ended with {status} and without a message"),
+        (None, _) => format!("{status}, without a message"),
     }
 }

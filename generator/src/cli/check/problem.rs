@@ -1,4 +1,4 @@
-//! Why a check does not pass.
+//! Reasons why a check does not pass.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Why a check did not pass, where that ends nothing else.
+/// The reason why a check did not pass.
 pub(super) enum Problem {
     Failed(String),
     Skipped(String),
-    /// Nothing more can be checked.
+    /// An error that prevents all further checks.
     Broken(Error),
 }
 
@@ -36,5 +36,5 @@ pub(super) fn wait(running: &mut Running) -> Result<Ended> {
 }
 
 pub(super) fn cannot_wait(cause: &io::Error) -> Error {
-    Error::system(format!("cannot wait for a program: {cause}"))
+    Error::system(format!("cannot wait for a child process: {cause}"))
 }

@@ -1,4 +1,4 @@
-//! What Cargo knows of a project.
+//! Cargo's metadata of a project.
 
 use std::{
     env,
@@ -27,11 +27,11 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Asks Cargo for the project in a folder.
+    /// Reads Cargo's metadata of the project in a folder.
     ///
     /// # Errors
-    /// Cargo cannot be started, does not understand the manifest, or finds none of a package there; or
-    /// the user stopped it.
+    /// Cargo cannot be started, refuses the manifest, or finds no package in the folder; or the
+    /// user pressed Ctrl-C.
     pub(super) fn find(folder: &Path) -> Result<Self> {
         let root = std::path::absolute(folder)
             .map_err(|cause| Error::io("find the folder", folder, cause))?;
@@ -59,7 +59,7 @@ impl Project {
         })
     }
 
-    /// `cargo test` of the contract tests, as the arguments say.
+    /// The `cargo test` command for the contract tests.
     pub(super) fn cargo_test(&self, args: &CheckArgs) -> Command {
         let mut command = cargo(&self.root);
         command.args(["test", "--test", "contract"]);
@@ -75,19 +75,19 @@ impl Project {
         command
     }
 
-    /// The program of the project, as the messages of a build name it.
+    /// The program of the project, from the messages of a build.
     ///
     /// # Errors
-    /// There is none, or nothing says which one it is.
+    /// The build has no program, or several without a default.
     pub(super) fn program(&self, messages: &str) -> std::result::Result<PathBuf, String> {
         let programs: Vec<(String, PathBuf)> = messages.lines().filter_map(built_program).collect();
         let wanted = self.default_run.as_ref().unwrap_or(&self.name);
         let is_wanted = |(name, _): &&(String, PathBuf)| name == wanted;
         match (programs.iter().find(is_wanted), programs.as_slice()) {
             (Some((_, path)), _) | (None, [(_, path)]) => Ok(path.clone()),
-            (None, []) => Err("the project builds no program".to_owned()),
+            (None, []) => Err("the project has no binary target".to_owned()),
             (None, _) => Err(format!(
-                "the project builds {} programs; say in its Cargo.toml with `default-run` which \
+                "the project has {} binary targets; set `default-run` in its Cargo.toml to the one \
                  one trains",
                 programs.len()
             )),
@@ -95,7 +95,7 @@ impl Project {
     }
 }
 
-/// What Cargo knows of the folder `root`, which the user calls `folder`.
+/// The output of `cargo metadata` in `root`; messages show `folder`.
 fn metadata(folder: &Path, root: &Path) -> Result<Vec<u8>> {
     let temporary = |cause| Error::io("write to the folder", &env::temp_dir(), cause);
     let said = NamedTempFile::new().map_err(temporary)?;
@@ -124,21 +124,19 @@ fn metadata(folder: &Path, root: &Path) -> Result<Vec<u8>> {
 
 fn not_understood(why: &str) -> Error {
     Error::system(format!(
-        "cannot understand what `cargo metadata` says: {why}"
+        "cannot parse the output of `cargo metadata`: {why}"
     ))
-    .help("`kiln doctor` says what a project needs")
+    .help("`kiln doctor` lists the requirements of a project")
 }
 
-/// The manifest is that of a workspace, or of a folder above.
+/// An error for a folder whose manifest defines only a workspace or lies in a parent folder.
 fn no_package(folder: &Path) -> Error {
     let shown = folder.display();
-    Error::input(format!(
-        "`{shown}` holds no `Cargo.toml` with a `[package]`"
-    ))
-    .help("give the folder of a project that `kiln new` made")
+    Error::input(format!("`{shown}` has no `Cargo.toml` with a `[package]`"))
+        .help("give the folder of a project that `kiln new` created")
 }
 
-/// Windows has several spellings of a path.
+/// Whether two paths are the same; Windows has several spellings of a path.
 fn same(one: &Path, other: &Path) -> bool {
     match (fs::canonicalize(one), fs::canonicalize(other)) {
         (Ok(one), Ok(other)) => one == other,
@@ -146,7 +144,7 @@ fn same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The name and path of the program that a message of Cargo says was built.
+/// The name and path of the program that a Cargo message reports as built.
 fn built_program(message: &str) -> Option<(String, PathBuf)> {
     let message: Value = serde_json::from_str(message).ok()?;
     let target = &message["target"];
@@ -173,7 +171,7 @@ fn program_of_cargo() -> OsString {
 fn cannot_run(cause: &std::io::Error) -> Error {
     let cargo = program_of_cargo();
     Error::system(format!("cannot run `{}`: {cause}", cargo.to_string_lossy()))
-        .help("install Rust; `kiln doctor` says how")
+        .help("install Rust; `kiln doctor` shows how")
 }
 
 #[cfg(test)]
@@ -225,6 +223,6 @@ mod tests {
         let error = program(&project(None), &other.join("\n")).unwrap_err();
         assert!(error.contains("`default-run`"), "{error}");
         let error = program(&project(None), "").unwrap_err();
-        assert!(error.contains("no program"), "{error}");
+        assert!(error.contains("no binary target"), "{error}");
     }
 }

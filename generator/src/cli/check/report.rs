@@ -1,4 +1,4 @@
-//! The results of all checks, for people and for programs.
+//! The report of all checks, as text and JSON.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     project::todo::Scan,
 };
 
-/// What came out of a check.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
@@ -30,19 +30,19 @@ impl Outcome {
     }
 }
 
-/// A check that was made, or skipped.
+/// A check that ran or was skipped.
 #[derive(Debug, Serialize)]
 pub(super) struct Check {
     pub(super) check: &'static str,
     pub(super) result: Outcome,
     pub(super) seconds: f64,
-    /// Why it did not pass.
+    /// The reason why the check did not pass.
     pub(super) problem: Option<String>,
-    /// All that its programs printed.
+    /// The output of the check's child processes.
     pub(super) log: Option<PathBuf>,
 }
 
-/// All of a project's checks.
+/// The report of all checks of a project.
 pub(super) struct Report {
     project: String,
     pub(super) seconds: f64,
@@ -76,7 +76,7 @@ impl Report {
     }
 
     /// # Errors
-    /// None that is known; JSON can hold all of it.
+    /// None known, as JSON can represent all fields.
     pub(super) fn json(&self) -> Result<String> {
         let value = serde_json::json!({
             "project": self.project,
@@ -96,7 +96,7 @@ impl Report {
             .load_style(presets::NOTHING)
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(100)
-            .set_header(["check", "result", "seconds", "log", "what is wrong"]);
+            .set_header(["check", "result", "seconds", "log", "problem"]);
         for check in &self.checks {
             let log = check.log.as_deref().and_then(|path| path.file_name());
             let log = log.map(|name| name.to_string_lossy().into_owned());
@@ -123,7 +123,7 @@ impl Report {
             }
         }
         format!(
-            "{text}, in {:.1} seconds. The logs are in {}\n{} of {} left in {}.\n",
+            "{text}, in {:.1} seconds. The logs are in {}\n{} of {} open in {}.\n",
             self.seconds,
             self.logs.display(),
             self.sites_left,

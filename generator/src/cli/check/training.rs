@@ -1,7 +1,8 @@
-//! Short trainings with the program of a project, and the numbers that they log.
+//! Short trainings with the program of a project, and their logged numbers.
 //!
-//! Only what the README of a generated project promises is used: its options, `metrics.jsonl`, the
-//! folder of checkpoints, and that SIGTERM stops a training so that it can be resumed.
+//! They rely only on what the README of a generated project documents: its options,
+//! `metrics.jsonl`, the folder of checkpoints, and that a training stopped by SIGTERM can be
+//! resumed.
 
 use std::{
     fs,
@@ -17,10 +18,10 @@ use crate::error::{Error, Result};
 
 const EPOCHS: u64 = 2;
 
-/// As in the contract tests, which hold for batches of this size.
+/// The batch size of the contract tests.
 const GLOBAL_BATCH: usize = 12;
 
-/// The options that `kiln check` sets itself.
+/// Options that `kiln check` sets itself.
 const OWN: [&str; 9] = [
     "--strategy",
     "--replicas",
@@ -33,21 +34,21 @@ const OWN: [&str; 9] = [
     "--resume",
 ];
 
-/// The keys of a line that differ from run to run.
+/// Keys whose values differ between runs.
 const TIMES: [&str; 2] = ["seconds", "data_seconds"];
 
-/// Refuses options for trainings that `kiln check` sets itself.
+/// Refuses options that `kiln check` sets itself.
 ///
 /// # Errors
-/// There is one.
+/// One of the options is reserved.
 pub(super) fn refuse(options: &[String]) -> Result<()> {
     let own = |option: &&String| OWN.contains(&option.split('=').next().unwrap_or(option));
     match options.iter().find(own) {
         None => Ok(()),
         Some(option) => Err(Error::input(format!(
-            "`kiln check` sets `{option}` itself, and takes none after `--`"
+            "`{option}` is set by `kiln check` and not allowed after `--`"
         ))
-        .help("leave it out; to train otherwise, use `cargo run` in the project")),
+        .help("remove the option; to train with it, use `cargo run` in the project")),
     }
 }
 
@@ -59,7 +60,7 @@ pub(super) struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// A training with the program, if it could be built.
+    /// A training with the program, if it was built.
     pub(super) fn new(
         program: Option<&'a Path>,
         replicas: usize,
@@ -75,7 +76,7 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Trains, then tests, and writes into `folder`.
+    /// The command for a training and test that writes into `folder`.
     pub(super) fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(self.program);
         command
@@ -83,7 +84,7 @@ impl<'a> Training<'a> {
             .args(["--epochs", &EPOCHS.to_string()])
             .args(["--replicas", &self.replicas.to_string()])
             .args(["--batch-size", &(GLOBAL_BATCH / self.replicas).to_string()])
-            // None goes while the training runs.
+            // A high limit, so that no checkpoint is deleted during the training.
             .args(["--checkpoint-steps", "2", "--keep", "100"])
             .arg("--output-dir")
             .arg(folder)
@@ -96,7 +97,7 @@ impl<'a> Training<'a> {
 pub(super) struct Numbers(Vec<Map<String, Value>>);
 
 impl Numbers {
-    /// Reads the log in an output folder.
+    /// Reads the metrics in an output folder.
     pub(super) fn read(folder: &Path) -> Checked<Self> {
         let Ok(text) = fs::read_to_string(folder.join("metrics.jsonl")) else {
             return failed("the training wrote no metrics.jsonl into its --output-dir");
@@ -104,11 +105,11 @@ impl Numbers {
         let lines = text.lines().map(serde_json::from_str);
         match lines.collect::<std::result::Result<Vec<_>, _>>() {
             Ok(lines) => Ok(Self(lines)),
-            Err(error) => failed(format!("its metrics.jsonl is wrong: {error}")),
+            Err(error) => failed(format!("the metrics.jsonl is invalid: {error}")),
         }
     }
 
-    /// Each epoch was trained, and all numbers are finite: JSON has `null` for others.
+    /// Checks that each epoch is logged and all numbers are finite: JSON has `null` for others.
     pub(super) fn ensure_whole(self) -> Checked<Self> {
         for epoch in 1..=EPOCHS {
             let of_epoch = |line: &&Map<String, Value>| {
@@ -116,7 +117,7 @@ impl Numbers {
             };
             if !self.0.iter().any(|line| of_epoch(&line)) {
                 return failed(format!(
-                    "its metrics.jsonl has no train line of epoch {epoch}"
+                    "the metrics.jsonl has no train line for epoch {epoch}"
                 ));
             }
         }
@@ -131,14 +132,14 @@ impl Numbers {
         Ok(self)
     }
 
-    /// As many steps and examples in each epoch as in another training.
+    /// Checks that each epoch has as many steps and examples as in another training.
     pub(super) fn ensure_as_many_as(&self, one: &Self) -> Checked<()> {
         self.ensure_same_lines(one)?;
         for (ours, theirs) in self.0.iter().zip(&one.0) {
             for key in ["step", "examples"] {
                 if ours.get(key) != theirs.get(key) {
                     return failed(format!(
-                        "`{key}` of {} is {} on two replicas, and {} on one",
+                        "`{key}` of {} is {} on two replicas but {} on one",
                         place(ours),
                         shown(ours, key),
                         shown(theirs, key)
@@ -149,7 +150,7 @@ impl Numbers {
         Ok(())
     }
 
-    /// The very numbers of a training that never stopped, but for the times.
+    /// Checks that all numbers except times equal those of an uninterrupted training.
     pub(super) fn ensure_equal_to(&self, whole: &Self) -> Checked<()> {
         self.ensure_same_lines(whole)?;
         for (ours, theirs) in self.0.iter().zip(&whole.0) {
@@ -157,7 +158,7 @@ impl Numbers {
             let mut keys = keys.filter(|key| !TIMES.contains(&key.as_str()));
             if let Some(key) = keys.find(|key| ours.get(*key) != theirs.get(*key)) {
                 return failed(format!(
-                    "`{key}` of {} is {} after a resume, and {} without a stop",
+                    "`{key}` of {} is {} after a resume but {} without interruption",
                     place(ours),
                     shown(ours, key),
                     shown(theirs, key)
@@ -173,7 +174,7 @@ impl Numbers {
         if ours == theirs {
             Ok(())
         } else {
-            failed(format!("it logged {ours}, and not {theirs}"))
+            failed(format!("it logged {ours} instead of {theirs}"))
         }
     }
 }
@@ -191,7 +192,7 @@ fn place(line: &Map<String, Value>) -> String {
     format!("{} {}", named(line, "split"), shown(line, "epoch"))
 }
 
-/// A checkpoint, and when it was written.
+/// A checkpoint with its modification time.
 pub(super) struct Checkpoint {
     path: PathBuf,
     written: Option<SystemTime>,
@@ -205,7 +206,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether it is there as it was. A training that begins anew sets it aside.
+    /// Whether the checkpoint is unchanged. A new training would move it aside.
     pub(super) fn is_still_there(&self) -> bool {
         let now = modified(&self.path);
         now.is_some() && now == self.written
@@ -216,7 +217,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|it| it.modified()).ok()
 }
 
-/// The whole checkpoints of an output folder; their names begin with the step.
+/// The complete checkpoints in an output folder, ordered by step.
 fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder.join("checkpoints"));
     let mut paths: Vec<PathBuf> = entries
@@ -230,13 +231,13 @@ fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The first whole checkpoint of an output folder.
+/// The first complete checkpoint in an output folder.
 pub(super) fn first_checkpoint(folder: &Path) -> Option<Checkpoint> {
     checkpoints(folder).into_iter().next().map(Checkpoint::at)
 }
 
-/// Removes all but the first checkpoint where a fast training was over before it could be stopped:
-/// it is then as if it had been killed after that one.
+/// Removes all but the first checkpoint if a fast training ended before it could be stopped, as if
+/// it had been killed after that checkpoint.
 ///
 /// # Errors
 /// A checkpoint cannot be removed.
@@ -283,20 +284,20 @@ mod tests {
         assert!(other("1.0", "2.0").ensure_equal_to(&whole).is_ok());
         assert_eq!(
             problem(other("0.5", "0.51").ensure_equal_to(&whole)),
-            "`loss` of train 2 is 0.51 after a resume, and 0.5 without a stop"
+            "`loss` of train 2 is 0.51 after a resume but 0.5 without interruption"
         );
         assert_eq!(
             problem(other(",\"loss\":0.5", "").ensure_equal_to(&whole)),
-            "`loss` of train 2 is missing after a resume, and 0.5 without a stop"
+            "`loss` of train 2 is missing after a resume but 0.5 without interruption"
         );
         assert!(other("0.5", "0.6").ensure_as_many_as(&whole).is_ok());
         assert_eq!(
             problem(other("48", "47").ensure_as_many_as(&whole)),
-            "`examples` of train 1 is 47 on two replicas, and 48 on one"
+            "`examples` of train 1 is 47 on two replicas but 48 on one"
         );
         assert_eq!(
             problem(other("\"epoch\":2", "\"epoch\":3").ensure_as_many_as(&whole)),
-            "it logged train 1, train 3, and not train 1, train 2"
+            "it logged train 1, train 3 instead of train 1, train 2"
         );
     }
 
@@ -310,7 +311,7 @@ mod tests {
         );
         assert_eq!(
             problem(other("\"epoch\":2", "\"epoch\":1")),
-            "its metrics.jsonl has no train line of epoch 2"
+            "the metrics.jsonl has no train line for epoch 2"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! The command that installs a part on a platform.
+//! Installation commands for each platform.
 
 use std::path::Path;
 
 use super::machine::Machine;
 
-/// Something that can be installed.
+/// An installable package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Package {
     Rust,
@@ -19,7 +19,7 @@ pub(super) enum Package {
     Rocm,
 }
 
-/// What installs packages.
+/// A package manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manager {
     Apt,
@@ -62,7 +62,7 @@ impl Manager {
             .unwrap_or(Manager::Unknown)
     }
 
-    /// How `package` is installed.
+    /// The command that installs `package`.
     pub(super) fn install(self, package: Package) -> &'static str {
         match package {
             Package::Rust => self.rust(),
@@ -113,7 +113,7 @@ impl Manager {
         }
     }
 
-    /// As the programs of the template say in `engine/src/distribute/workers/environment.rs`.
+    /// The same commands as in the template's `engine/src/workers/environment.rs`.
     fn mpi(self) -> &'static str {
         match self {
             Manager::Apt => "sudo apt install openmpi-bin libopenmpi-dev libclang-dev",
@@ -164,8 +164,8 @@ impl Manager {
             Manager::Pacman => "sudo pacman -S vulkan-icd-loader vulkan-tools",
             Manager::Apk => "sudo apk add vulkan-loader vulkan-tools",
             Manager::Brew => "brew install molten-vk vulkan-loader vulkan-tools",
-            Manager::Winget => "install the driver of the GPU, which brings Vulkan",
-            Manager::Unknown => "install the Vulkan loader, the driver of the GPU and vulkaninfo",
+            Manager::Winget => "install the GPU driver, which includes Vulkan",
+            Manager::Unknown => "install the Vulkan loader, the GPU driver and vulkaninfo",
         }
     }
 

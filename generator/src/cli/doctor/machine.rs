@@ -1,4 +1,4 @@
-//! What can be asked of a machine. Tests answer in its place.
+//! Queries of the machine, which tests replace.
 
 use std::{
     env, fs, io,
@@ -14,49 +14,49 @@ use sysinfo::{Disks, System};
 
 use crate::cli::process::{Ended, Running};
 
-/// For each question. A tool of a driver may hang for ever.
+/// The time limit of each query; a driver's tool may hang for ever.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
-/// What became of a program.
+/// The outcome of running a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ran {
-    /// There is none of this name.
+    /// The program was not found.
     Missing,
-    /// It gave no answer in time, and was killed.
+    /// The program exceeded the time limit and was killed.
     Hung,
-    /// It ended with another status than 0.
+    /// The program failed, with this message.
     Failed(String),
-    /// It printed this.
+    /// The program printed this output.
     Said(String),
 }
 
-/// What a machine has, in bytes, where it tells.
+/// Resources of a machine in bytes, as far as known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Resources {
     pub(super) memory: Option<u64>,
     pub(super) free_memory: Option<u64>,
     pub(super) physical_cores: Option<usize>,
-    /// Threads that run at once, as far as this process may use them.
+    /// Hardware threads available to this process.
     pub(super) threads: Option<usize>,
-    /// Where the current folder is.
+    /// Free space on the disk of the current folder.
     pub(super) free_disk: Option<u64>,
 }
 
 pub(super) trait Machine {
-    /// Its system, as Rust calls it: `linux`, `macos`, `windows`.
+    /// The operating system, as Rust names it: `linux`, `macos`, `windows`.
     fn system(&self) -> &str;
     /// Runs a program for at most [`LIMIT`].
     fn run(&self, program: &str, arguments: &[&str]) -> Ran;
-    /// A variable of the environment.
+    /// The value of an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
     /// The text of a file.
     fn read(&self, path: &Path) -> Option<String>;
-    /// The names in a folder; none where there is no such folder.
+    /// The names in a folder; empty if the folder is missing.
     fn list(&self, folder: &Path) -> Vec<String>;
     fn resources(&self) -> Resources;
 }
 
-/// The machine that this runs on.
+/// The machine that Kiln runs on.
 pub(super) struct ThisMachine;
 
 impl Machine for ThisMachine {
@@ -87,7 +87,7 @@ impl Machine for ThisMachine {
     }
 
     fn resources(&self) -> Resources {
-        // A file system on the network may hang.
+        // A network file system may hang.
         let free_disk = within(LIMIT, free_disk).flatten();
         let (memory, free_memory) = within(LIMIT, memory).flatten().unzip();
         Resources {
@@ -100,8 +100,8 @@ impl Machine for ThisMachine {
     }
 }
 
-/// Runs a program with its output in a file: a pipe would stay open as long as anything that the
-/// program has started.
+/// Runs a program with its output in a file. A pipe would stay open until all descendants of the
+/// program exit.
 fn run(program: &str, arguments: &[&str], limit: Duration) -> io::Result<Ran> {
     let output = tempfile::NamedTempFile::new()?;
     let mut command = Command::new(program);
@@ -121,18 +121,18 @@ fn run(program: &str, arguments: &[&str], limit: Duration) -> io::Result<Ran> {
     })
 }
 
-/// The result of `question`, if it comes in time.
+/// The result of `question`, if it returns within `limit`.
 fn within<T: Send + 'static>(
     limit: Duration,
     question: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
-    // Nobody may be listening any more.
+    // The receiver may have given up.
     thread::spawn(move || drop(sender.send(question())));
     receiver.recv_timeout(limit).ok()
 }
 
-/// All memory and what is free of it; in a container, what it may use.
+/// Total and free memory; in a container, within its limit.
 fn memory() -> Option<(u64, u64)> {
     let mut system = System::new().ok()?;
     system.refresh_memory();
@@ -145,7 +145,7 @@ fn memory() -> Option<(u64, u64)> {
     }
 }
 
-/// What is free on the disk with the current folder: the one whose mount point is nearest.
+/// Free space on the disk of the current folder, found by the longest matching mount point.
 fn free_disk() -> Option<u64> {
     let folder = fs::canonicalize(env::current_dir().ok()?).ok()?;
     let disks = Disks::new_with_refreshed_list().ok()?;

@@ -1,4 +1,4 @@
-//! `kiln doctor`: what a machine has for building and training, and what is missing.
+//! `kiln doctor`: the tools and devices of a machine for building and training.
 
 mod install;
 mod machine;
@@ -23,31 +23,31 @@ use crate::{
 use machine::{Machine, Resources, ThisMachine};
 use parts::{Gpu, Part, Parts, State};
 
-/// The exit status where the default strategy cannot be used.
+/// The exit status if the default strategy cannot be used.
 const UNUSABLE: u8 = 1;
 
-/// Without these nothing is built.
+/// Parts that every build requires.
 const BASE: [&str; 3] = [parts::RUST, parts::CARGO, parts::C_COMPILER];
 
 const GB: u64 = 1_000_000_000;
 
-/// A build with debugging and one in release take 1.5 GB each, one with GPUs more.
+/// A debug and a release build take 1.5 GB each, and more with GPU support.
 const DISK: u64 = 4 * GB;
 
-/// For the compiler; a model needs its own.
+/// Memory for the compiler, not including that of a model.
 const MEMORY: u64 = 4 * GB;
 
 const EXIT_STATUS: &str = "\
 Exit status:
   0  the default strategy, `mirrored` on the CPU, can be used here
-  1  it cannot be: Rust, Cargo or a C compiler is missing
-  2  an argument is wrong";
+  1  the default strategy cannot be used: Rust, Cargo or a C compiler is missing
+  2  an argument is invalid";
 
 /// The arguments of `kiln doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXIT_STATUS)]
 pub struct DoctorArgs {
-    /// How to write what was found.
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -55,7 +55,7 @@ pub struct DoctorArgs {
 /// Runs `kiln doctor`.
 ///
 /// # Errors
-/// The template is wrong.
+/// The template is invalid.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     process::listen();
     let diagnosis = Diagnosis::make(&ThisMachine, &Template::embedded()?)?;
@@ -73,21 +73,21 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     })
 }
 
-/// A hardware or strategy of the template, and whether it can be used here.
+/// A hardware or strategy of the template, and whether it can be used on this machine.
 #[derive(Debug, Clone, Serialize)]
 struct Use {
     name: &'static str,
     usable: bool,
-    /// What is to be given to Cargo.
+    /// Arguments for Cargo.
     #[serde(skip_serializing_if = "Option::is_none")]
     build_with: Option<&'static str>,
-    /// On which devices.
+    /// The devices.
     here: String,
     lacks: Vec<String>,
     install: Vec<String>,
 }
 
-/// What was found, and what follows from it.
+/// The findings, and the usable hardware and strategies.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     /// Whether the default strategy can be used on the default hardware.
@@ -101,10 +101,10 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Looks at a machine.
+    /// Inspects a machine.
     ///
     /// # Errors
-    /// The template does not say which Rust it needs, or what its defaults are.
+    /// The template does not define its minimum Rust version or its defaults.
     fn make(machine: &dyn Machine, template: &Template) -> Result<Self> {
         let found = Parts::find(machine, oldest_rust(template)?);
         let resources = machine.resources();
@@ -113,7 +113,7 @@ impl Diagnosis {
         let is_usable = |uses: &[Use], option: &str| {
             let name = default_of(template, option)?;
             let chosen = uses.iter().find(|one| one.name == name);
-            let unknown = || Error::template(format!("the default `{name}` is not known"));
+            let unknown = || Error::template(format!("the default `{name}` is unknown"));
             Ok::<_, Error>(chosen.ok_or_else(unknown)?.usable)
         };
         Ok(Self {
@@ -128,7 +128,7 @@ impl Diagnosis {
     }
 
     /// # Errors
-    /// None that is known; JSON can hold all of it.
+    /// None known, as JSON can represent all fields.
     fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
             .map_err(|error| Error::system(format!("cannot write JSON: {error}")))
@@ -163,7 +163,7 @@ impl Diagnosis {
         text
     }
 
-    /// The commands for all parts that cannot be used, each once.
+    /// The installation commands for all unusable parts, without duplicates.
     fn installs(&self) -> String {
         let mut seen: Vec<(&str, Vec<&str>)> = Vec::new();
         for part in &self.parts {
@@ -177,7 +177,7 @@ impl Diagnosis {
         }
         let mut text = String::new();
         if !seen.is_empty() {
-            text.push_str("\nTo install what is missing, as far as you want it:\n");
+            text.push_str("\nTo install missing parts:\n");
         }
         for (command, names) in seen {
             let _ = writeln!(text, "  {}\n    {command}", names.join(", "));
@@ -213,7 +213,7 @@ fn rows(uses: &[Use]) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// The oldest Rust that the template's manifest allows.
+/// The minimum Rust version in the template's manifest.
 fn oldest_rust(template: &Template) -> Result<(u32, u32)> {
     let manifest = template
         .files()
@@ -226,14 +226,14 @@ fn oldest_rust(template: &Template) -> Result<(u32, u32)> {
             lines.find_map(|line| line.strip_prefix("rust-version = \""))
         })
         .and_then(|version| parts::version(version.trim_end_matches('"')))
-        .ok_or_else(|| Error::template("its Cargo.toml has no `rust-version`"))
+        .ok_or_else(|| Error::template("the template's Cargo.toml has no `rust-version`"))
 }
 
 fn default_of(template: &Template, option: &str) -> Result<String> {
     let default = template.option(option).and_then(|it| it.default.as_ref());
     default
         .map(ToString::to_string)
-        .ok_or_else(|| Error::template(format!("its option `{option}` has no default")))
+        .ok_or_else(|| Error::template(format!("the template's option `{option}` has no default")))
 }
 
 fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
@@ -251,7 +251,7 @@ fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
         match count {
             0 => {
                 one.usable = false;
-                one.lacks.push("a GPU for it".to_owned());
+                one.lacks.push("a supported GPU".to_owned());
             }
             _ => one.here = counted(count, "GPU"),
         }
@@ -270,7 +270,7 @@ fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
     };
     let wgpu = match system {
         "macos" => on_gpus("wgpu", "--features wgpu", &[], gpus("metal")),
-        // DirectX is a part of Windows; what it can use, only the program tells.
+        // DirectX is part of Windows; only the program can tell which GPUs support it.
         "windows" => Use {
             here: "GPUs with DirectX 12".to_owned(),
             ..usable("wgpu", Some("--features wgpu"), found, &[])
@@ -321,7 +321,7 @@ fn strategies(found: &Parts, hardware: &[Use]) -> Vec<Use> {
     ]
 }
 
-/// What needs these parts beside those that all need.
+/// A hardware or strategy that requires these parts besides the common ones.
 fn usable(
     name: &'static str,
     build_with: Option<&'static str>,
@@ -351,13 +351,13 @@ fn warnings(resources: &Resources) -> Vec<String> {
     if let Some(free) = resources.free_disk.filter(|free| *free < DISK) {
         let (free, needed) = (gigabytes(free), gigabytes(DISK));
         warnings.push(format!(
-            "{free} are free on this disk, and builds of a project take {needed}"
+            "{free} are free on this disk, but the builds of a project take {needed}"
         ));
     }
     if let Some(memory) = resources.memory.filter(|memory| *memory < MEMORY) {
         let memory = gigabytes(memory);
         warnings.push(format!(
-            "{memory} of memory are little to build Burn with: try `cargo build --jobs 1`"
+            "{memory} of memory may be too little to build Burn: try `cargo build --jobs 1`"
         ));
     }
     warnings

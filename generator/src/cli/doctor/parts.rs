@@ -1,4 +1,4 @@
-//! The parts that building and training may need, and what this machine has of them.
+//! The parts required for building and training, and their state on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +9,16 @@ use super::{
     machine::{LIMIT, Machine, Ran},
 };
 
-/// Whether a part can be used.
+/// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum State {
     Found,
     Missing,
     TooOld,
-    /// It is there and did not answer in time.
+    /// Found, but did not respond in time.
     Hangs,
-    /// It is there and does not work.
+    /// Found, but does not work.
     Fails,
 }
 
@@ -34,24 +34,24 @@ impl State {
     }
 }
 
-/// A part, by the name that people know it by.
+/// A part, with its display name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Part {
     pub(super) name: &'static str,
     pub(super) state: State,
-    /// Its version or place, or what is wrong with it.
+    /// The version, location or problem.
     pub(super) detail: String,
-    /// How it is installed, where it cannot be used.
+    /// The installation command, if the part cannot be used.
     pub(super) install: Option<String>,
 }
 
-/// A device beside the CPU.
+/// A device other than the CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Gpu {
     pub(super) name: String,
-    /// In bytes, where its driver tells.
+    /// Memory in bytes, if the driver reports it.
     pub(super) memory: Option<u64>,
-    /// The hardware of the template that it is.
+    /// The template's hardware value for this device.
     pub(super) hardware: &'static str,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Looks for all parts; `rust` is the oldest version of Rust that will do.
+    /// Finds all parts; `rust` is the minimum version of Rust.
     pub(super) fn find(machine: &dyn Machine, rust: (u32, u32)) -> Self {
         let finder = Finder {
             machine,
@@ -102,13 +102,13 @@ impl Parts {
         Self { parts, gpus }
     }
 
-    /// The part of a name.
+    /// The part called `name`.
     ///
     /// # Panics
-    /// There is none.
+    /// No part has this name.
     pub(super) fn get(&self, name: &str) -> &Part {
         let part = self.parts.iter().find(|part| part.name == name);
-        part.expect("every part is looked for")
+        part.expect("every part is searched for")
     }
 }
 
@@ -134,7 +134,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The part that one of several commands tells the version of; the first one that is there.
+    /// A part whose version is printed by one of several commands, of which the first that exists counts.
     fn version(&self, name: &'static str, package: Package, commands: &[&[&str]]) -> Part {
         for command in commands {
             match self.machine.run(command[0], &command[1..]) {
@@ -150,13 +150,13 @@ impl Finder<'_> {
         self.part(name, package, State::Missing, detail)
     }
 
-    /// The part whose `program` gave no answer.
+    /// A part whose `program` printed no usable output.
     fn broken(&self, name: &'static str, package: Package, program: &str, ran: &Ran) -> Part {
         let (state, detail) = match ran {
             Ran::Missing => (State::Missing, format!("no {program} in PATH")),
             Ran::Hung => {
                 let seconds = LIMIT.as_secs();
-                let detail = format!("{program} did not answer within {seconds} seconds");
+                let detail = format!("{program} did not respond within {seconds} seconds");
                 (State::Hangs, detail)
             }
             Ran::Failed(text) | Ran::Said(text) => {
@@ -171,7 +171,7 @@ impl Finder<'_> {
         let (major, minor) = oldest;
         match rust_version(&part.detail) {
             Some(version) if part.state == State::Found && version < oldest => {
-                let detail = format!("{}, but {major}.{minor} is needed", part.detail);
+                let detail = format!("{}, but {major}.{minor} is required", part.detail);
                 let mut part = self.part(RUST, Package::Rust, State::TooOld, detail);
                 if self.machine.run("rustup", &["--version"]) != Ran::Missing {
                     part.install = Some("rustup update stable".to_owned());
@@ -195,7 +195,7 @@ impl Finder<'_> {
         self.version(C_COMPILER, Package::CCompiler, &commands)
     }
 
-    /// Where Visual Studio's compiler is, which is not in PATH and which Rust finds in this way.
+    /// Visual Studio's compiler. It is not in PATH, and Rust finds it in the same way.
     fn visual_studio(&self) -> Option<String> {
         let programs = self.machine.variable("ProgramFiles(x86)")?;
         let tool = format!(r"{programs}\Microsoft Visual Studio\Installer\vswhere.exe");
@@ -230,9 +230,9 @@ impl Finder<'_> {
         }
     }
 
-    /// Its implementation must be the launcher's: else each process would be alone.
+    /// The compiler must belong to the launcher's implementation; otherwise, each process would run alone.
     fn mpi_compiler(&self) -> Part {
-        // The first is of Open MPI, the second of MPICH.
+        // The first option is Open MPI's, the second MPICH's.
         let said = ["--showme:version", "-v"].map(|option| self.machine.run("mpicc", &[option]));
         let text = said.iter().find_map(|ran| match ran {
             Ran::Said(text) => Some((first_line(text), implementation(text)?)),
@@ -293,8 +293,8 @@ impl Finder<'_> {
         }
     }
 
-    /// A shared library: in these folders, in those of the environment, in the loader's list, or
-    /// where systems have them.
+    /// The path of a shared library: in these folders, in those of the environment, in the loader's
+    /// list, or in system folders.
     fn library(&self, stem: &str, folders: &[PathBuf]) -> Option<PathBuf> {
         let system = self.machine.system();
         let (variable, separator) = match system {
@@ -349,13 +349,13 @@ impl Finder<'_> {
         match driver {
             Some(version) => self.part(NVIDIA_DRIVER, package, State::Found, version),
             None => {
-                let detail = format!("nvidia-smi names no GPU: {}", first_line(text));
+                let detail = format!("nvidia-smi lists no GPU: {}", first_line(text));
                 self.part(NVIDIA_DRIVER, package, State::Fails, detail)
             }
         }
     }
 
-    /// Kernels are compiled while training, with NVRTC and the headers of CUDA.
+    /// Kernels are compiled at run time, with NVRTC and the CUDA headers.
     fn cuda_toolkit(&self) -> Part {
         let own = self.machine.variable("CUDA_PATH");
         let mut roots: Vec<PathBuf> = own.into_iter().map(PathBuf::from).collect();
@@ -379,7 +379,7 @@ impl Finder<'_> {
         part
     }
 
-    /// Sums gradients between several GPUs.
+    /// NCCL sums gradients between several GPUs.
     fn nccl(&self) -> Part {
         let folders = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].map(PathBuf::from);
         self.library_part(NCCL, Package::Nccl, "nccl", &folders)
@@ -422,14 +422,14 @@ impl Finder<'_> {
                 part
             }
             Ran::Missing => {
-                let detail = format!("{}, but no vulkaninfo to ask for GPUs", part.detail);
+                let detail = format!("{}, but no vulkaninfo to list GPUs", part.detail);
                 self.part(VULKAN, Package::Vulkan, State::Missing, detail)
             }
             ran => self.broken(VULKAN, Package::Vulkan, "vulkaninfo", &ran),
         }
     }
 
-    /// A part of macOS, so that there is nothing to install.
+    /// Metal is part of macOS, so nothing needs to be installed.
     fn metal(&self, gpus: &mut Vec<Gpu>) {
         if self.machine.system() != "macos" {
             return;
@@ -445,7 +445,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// `rustc 1.95.0 (...)`
+/// Parses `rustc 1.95.0 (...)`.
 fn rust_version(text: &str) -> Option<(u32, u32)> {
     version(text.strip_prefix("rustc ")?)
 }
@@ -456,7 +456,7 @@ pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The MPI that a launcher or compiler is of, as the template tells them apart.
+/// The MPI implementation of a launcher or compiler, detected as in the template.
 fn implementation(text: &str) -> Option<&'static str> {
     if text.contains("Open MPI") {
         Some("Open MPI")
@@ -467,7 +467,7 @@ fn implementation(text: &str) -> Option<&'static str> {
     }
 }
 
-/// `HYDRA build details:`, then `Version: 4.0.2` in a line of its own.
+/// Parses `HYDRA build details:`, followed by a line `Version: 4.0.2`.
 fn hydra_version(text: &str) -> String {
     let mut lines = text.lines().map(str::trim);
     let version = lines.find_map(|line| line.strip_prefix("Version:"));
@@ -496,7 +496,7 @@ fn library_name(system: &str, stem: &str) -> String {
     }
 }
 
-/// Whether a file is a shared library, with any version: `libclang.so`, `libclang-14.so.1`, but not
+/// Whether a file is a shared library of any version: `libclang.so` or `libclang-14.so.1`, but not
 /// `libclang-cpp.so`.
 fn is_library(system: &str, stem: &str, file: &str) -> bool {
     let ending = match system {
@@ -536,7 +536,7 @@ fn amd_gpus(text: &str) -> Vec<Gpu> {
     cards.map(|(_, card)| gpu(card)).collect()
 }
 
-/// The devices that are no CPU.
+/// The devices that are not CPUs.
 fn vulkan_gpus(text: &str) -> Vec<Gpu> {
     let mut gpus = Vec::new();
     let mut is_gpu = false;

@@ -1,4 +1,4 @@
-//! Machines that are not here.
+//! Tests on simulated machines.
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::template::Template;
 
-/// A machine with fixed answers; what it is not told is missing.
+/// A machine with fixed answers; everything else is missing.
 struct Fake {
     system: &'static str,
     programs: BTreeMap<&'static str, Ran>,
@@ -62,7 +62,7 @@ fn said(text: &str) -> Ran {
     Ran::Said(text.to_owned())
 }
 
-/// A Debian with what the default strategy needs, and nothing else.
+/// A Debian machine with the requirements of the default strategy only.
 fn plain() -> Fake {
     Fake {
         system: "linux",
@@ -86,7 +86,7 @@ fn plain() -> Fake {
     }
 }
 
-/// The same with MPI, and GPUs of NVIDIA.
+/// The same machine with MPI and NVIDIA GPUs.
 fn full() -> Fake {
     let mut fake = plain();
     let smi = "NVIDIA H200, 143771, 550.54.15\nNVIDIA H200, 143771, 550.54.15";
@@ -182,7 +182,7 @@ fn an_old_rust_is_too_old() {
     assert!(!diagnosis.usable);
     let rust = part(&diagnosis, parts::RUST);
     assert_eq!(rust.state, State::TooOld);
-    assert_eq!(rust.detail, "rustc 1.94.1 (a), but 1.95 is needed");
+    assert_eq!(rust.detail, "rustc 1.94.1 (a), but 1.95 is required");
     assert!(rust.install.as_deref().unwrap().contains("sh.rustup.rs"));
     fake.programs.insert("rustup", said("rustup 1.28"));
     let diagnosis = diagnose(&fake);
@@ -227,10 +227,10 @@ fn a_driver_that_hangs_or_fails_is_no_driver() {
     let diagnosis = diagnose(&fake);
     let driver = part(&diagnosis, parts::NVIDIA_DRIVER);
     assert_eq!(driver.state, State::Hangs);
-    assert_eq!(driver.detail, "nvidia-smi did not answer within 5 seconds");
+    assert_eq!(driver.detail, "nvidia-smi did not respond within 5 seconds");
     let cuda = of(&diagnosis.hardware, "cuda");
-    assert_eq!(cuda.lacks, [parts::NVIDIA_DRIVER, "a GPU for it"]);
-    assert!(diagnosis.usable, "the CPU is still there");
+    assert_eq!(cuda.lacks, [parts::NVIDIA_DRIVER, "a supported GPU"]);
+    assert!(diagnosis.usable, "the CPU can still be used");
     let why = "Failed to initialize NVML: Driver/library version mismatch";
     fake.programs
         .insert("nvidia-smi", Ran::Failed(why.to_owned()));
@@ -313,7 +313,7 @@ fn libraries_are_found_through_the_loader_too() {
     let vulkan = part(&diagnosis, parts::VULKAN);
     assert_eq!(
         vulkan.detail,
-        "/odd/libvulkan.so.1, but no vulkaninfo to ask for GPUs"
+        "/odd/libvulkan.so.1, but no vulkaninfo to list GPUs"
     );
     let summary = "GPU0:\n\tdeviceType         = PHYSICAL_DEVICE_TYPE_DISCRETE_GPU\n\
                    \tdeviceName         = AMD Radeon\nGPU1:\n\tdeviceType = \
@@ -333,7 +333,7 @@ fn gpus_of_amd_tell_their_memory() {
         .insert("/opt/rocm/lib", vec!["libamdhip64.so.6"]);
     assert_eq!(
         of(&diagnose(&fake).hardware, "rocm").lacks,
-        ["a GPU for it"]
+        ["a supported GPU"]
     );
     let json = r#"{"card0": {"Card Series": "MI300X", "VRAM Total Memory (B)": "206141652992"}, "system": {}}"#;
     fake.programs.insert("rocm-smi", said(json));
@@ -386,8 +386,8 @@ fn little_memory_and_disk_are_warned_of() {
     assert_eq!(
         diagnosis.warnings,
         [
-            "3.0 GB are free on this disk, and builds of a project take 4.0 GB",
-            "2.0 GB of memory are little to build Burn with: try `cargo build --jobs 1`"
+            "3.0 GB are free on this disk, but the builds of a project take 4.0 GB",
+            "2.0 GB of memory may be too little to build Burn: try `cargo build --jobs 1`"
         ]
     );
     fake.resources = Resources::default();
@@ -397,7 +397,7 @@ fn little_memory_and_disk_are_warned_of() {
 }
 
 proptest::proptest! {
-    /// What programs and folders hold is not Kiln's.
+    /// Output of programs and contents of folders are arbitrary.
     #[test]
     fn no_answer_is_too_odd(
         text in "(\\PC|[\n\t=,.{}\":]|card|_GPU|deviceType|libclang|HYDRA|Version:|lib|\\.so){0,40}",
@@ -444,11 +444,11 @@ Memory: 16.0 GB, 12.0 GB free. Cores: 8, threads: 16. Free on this disk: 100.0 G
 
 hardware  usable  build with         devices       missing
 flex      yes                        CPU, 8 cores
-cuda      no      --features cuda                  NVIDIA driver, CUDA toolkit, a GPU for it
-rocm      no      --features rocm                  ROCm, a GPU for it
-vulkan    no      --features vulkan                Vulkan, a GPU for it
+cuda      no      --features cuda                  NVIDIA driver, CUDA toolkit, a supported GPU
+rocm      no      --features rocm                  ROCm, a supported GPU
+vulkan    no      --features vulkan                Vulkan, a supported GPU
 metal     no      --features metal                 macOS
-wgpu      no      --features wgpu                  Vulkan, a GPU for it
+wgpu      no      --features wgpu                  Vulkan, a supported GPU
 
 strategy               usable  build with         on    missing
 one-device             yes                        flex
@@ -458,7 +458,7 @@ remote                 yes     --features remote  flex
 model-parallel         yes                        flex
 parameter-server       yes                        flex
 
-To install what is missing, as far as you want it:
+To install missing parts:
   MPI launcher, MPI compiler, libclang
     sudo apt install openmpi-bin libopenmpi-dev libclang-dev
   NVIDIA driver
@@ -512,11 +512,11 @@ fn file_of(template: &Template, name: &str) -> String {
     String::from_utf8_lossy(&file.contents).into_owned()
 }
 
-/// The generated program says the same where it finds no MPI.
+/// The generated program prints the same installation commands if MPI is missing.
 #[test]
 fn mpi_is_installed_as_the_programs_say() {
     let template = Template::embedded().unwrap();
-    let source = file_of(&template, "engine/src/distribute/workers/environment.rs");
+    let source = file_of(&template, "engine/src/workers/environment.rs");
     let function = source.split("fn install_hint_for").nth(1).unwrap();
     let function = function.split("\n}").next().unwrap();
     let function = function.replace("'\"'", "quote");

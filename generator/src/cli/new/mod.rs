@@ -1,4 +1,4 @@
-//! `kiln new`: makes a project.
+//! `kiln new`: creates a project.
 
 mod args;
 mod order;
@@ -40,13 +40,13 @@ use wizard::{Ask, Question};
 
 pub(crate) use args::NewArgs;
 
-/// What the question for the name is called. No option can be called so, as it is built in.
+/// The key of the prompt for the name. It is a built-in variable, so no option has this name.
 const NAME: &str = "project-name";
 
 /// Runs `kiln new`.
 ///
 /// # Errors
-/// The name, an option or the folder is wrong, or the file system, git or cargo fails.
+/// The name, an option or the folder is invalid, or the file system, git or cargo fails.
 pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     let name = args.name.as_deref().map(Name::parse).transpose()?;
     let template = folder::template(args.template.as_deref())?;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     make(&order, &answers)
 }
 
-/// Asks for the name, if it is missing, and for the open options.
+/// Asks for the name, if missing, and for the open options.
 fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
     let mut questions: Vec<Question<'_>> = Vec::new();
     if name.is_none() {
@@ -109,7 +109,7 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
     made.map(|values| answers(&values)).transpose()
 }
 
-/// Refuses, as it is typed, every name that could not be made in the end.
+/// The prompt for the name, which refuses an invalid name as it is typed.
 fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
     let path = order.args.path.as_deref().and_then(Path::file_name);
     let path = path.and_then(OsStr::to_str);
@@ -132,8 +132,9 @@ fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
 }
 
 fn no_name() -> Error {
-    Error::input("the project has no name")
-        .help("write `kiln new NAME`; only on a terminal, and without `--yes`, is it asked")
+    Error::input("the project has no name").help(
+        "write `kiln new NAME`; Kiln prompts for the name only on a terminal and without `--yes`",
+    )
 }
 
 fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
@@ -152,7 +153,7 @@ fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds and runs the new crate; its exit status is ours.
+/// Builds and runs the new crate; returns its exit status.
 fn train(path: &Path) -> Result<ExitCode> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(&cargo)
@@ -166,7 +167,7 @@ fn train(path: &Path) -> Result<ExitCode> {
     Ok(ExitCode::from(exit_code(status)))
 }
 
-/// The status of a program, or 128 and its signal, as shells have it.
+/// The exit status of a process, or 128 plus its signal, as in shells.
 fn exit_code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {

@@ -1,4 +1,4 @@
-//! What somebody orders with `kiln new`, before the questions and after them.
+//! A request of `kiln new`, before and after the prompts.
 
 use std::path::{Path, PathBuf};
 
@@ -17,20 +17,20 @@ use crate::{
     },
 };
 
-/// The name that is proposed where nothing else proposes one.
+/// The fallback for the default name.
 pub(super) const PROPOSED: &str = "my-model";
 
-/// What somebody orders, before the questions.
+/// A request, before the prompts.
 pub(super) struct Order<'o> {
     pub args: &'o NewArgs,
     pub template: &'o Template,
     pub example: Option<&'o Example>,
-    /// The options that the command line and the values file set.
+    /// The options set on the command line and in the values file.
     pub given: Values,
 }
 
 impl Order<'_> {
-    /// Refuses, before anything is asked, what cannot be made.
+    /// Checks everything that is known before the prompts.
     pub fn check(&self, name: Option<&Name>) -> Result<()> {
         if let Some(example) = self.example
             && example.is_template()
@@ -44,7 +44,7 @@ impl Order<'_> {
         }
     }
 
-    /// Undoes what a killed process left half done in the folder that will be written, and checks it.
+    /// Rolls back an interrupted transaction in the project's folder, and checks the folder.
     pub fn settle(&self, folder: &Path) -> Result<()> {
         self.check_folder(folder)?;
         if self.args.dry_run || !transaction::is_unfinished(folder) {
@@ -54,11 +54,11 @@ impl Order<'_> {
         self.check_folder(folder)
     }
 
-    /// Changes nothing, as the folder may be that of a name that is still typed.
+    /// Checks the folder without changing it, as the name may still be being typed.
     pub fn check_folder(&self, folder: &Path) -> Result<()> {
         let checked = project::check_destination(folder, self.args.force);
         if checked.is_err() && !self.args.dry_run && transaction::is_unfinished(folder) {
-            // What is left half done there goes before it is written.
+            // The interrupted transaction is rolled back before the project is written.
             project::check_destination(folder, true)?;
         } else {
             checked?;
@@ -69,13 +69,13 @@ impl Order<'_> {
         }
     }
 
-    /// Where the project will stand.
+    /// The folder of the project.
     pub fn folder(&self, name: &Name) -> PathBuf {
         let path = self.args.path.clone();
         path.unwrap_or_else(|| PathBuf::from(name.package()))
     }
 
-    /// Whether it is a template that is made, which asks when it is rendered.
+    /// Whether the request is for a template, whose options are asked when it is rendered.
     pub fn is_template(&self) -> bool {
         self.example.is_some_and(Example::is_template)
     }
@@ -89,8 +89,7 @@ impl Order<'_> {
         options.filter(move |option| !self.is_template() && !is_set(&option.name))
     }
 
-    /// All answers: those that were asked for, what the command line says, and then what the example
-    /// says.
+    /// All answers. Prompts take precedence over the command line, and the command line over the example.
     pub fn answers(&self, name: Name, asked: Values) -> Result<Answers> {
         if self.is_template() {
             return Answers::defaults(self.template, name);
@@ -105,7 +104,7 @@ impl Order<'_> {
         Answers::complete(self.template, name, values)
     }
 
-    /// The project in memory, whose name is none of its dependencies.
+    /// Renders the project and checks that no dependency has its name.
     pub fn render(&self, answers: &Answers) -> Result<Rendered<'_>> {
         let folder = self.folder(answers.name());
         let rendered = render_example(self.template, self.example, answers, &folder)?;
@@ -114,15 +113,15 @@ impl Order<'_> {
             answers.name().check_dependencies(&manifest)?;
         } else if self.args.train {
             return Err(Error::input(
-                "the template makes no `Cargo.toml`, so there is nothing to train",
+                "the template has no `Cargo.toml`, so there is nothing to train",
             )
-            .help("leave `--train` out"));
+            .help("remove `--train`"));
         }
         Ok(rendered)
     }
 
-    /// The manifest as far as it is known before the questions, whose dependencies cannot name the
-    /// project. Nothing is known of it where an option has no default: then the summary finds it.
+    /// The manifest with default answers, whose dependencies the name is checked against as it is
+    /// typed. Empty if an option has no default; the summary then checks the name.
     pub fn manifest(&self) -> Result<String> {
         if self.open().any(|option| option.default.is_none()) {
             return Ok(String::new());
@@ -133,7 +132,7 @@ impl Order<'_> {
         Ok(String::from_utf8_lossy(manifest).into_owned())
     }
 
-    /// What writing it would do.
+    /// The files that writing the project would create, replace or leave unchanged.
     pub fn plan(&self, rendered: &Rendered<'_>, answers: &Answers) -> Result<Written> {
         project::plan(rendered, &self.folder(answers.name()), self.write_options())
     }
@@ -151,7 +150,7 @@ impl Order<'_> {
     }
 }
 
-/// A template asks when it is rendered, and not when it is made.
+/// Refuses options for a template, which asks for them when it is rendered.
 fn refuse_answers(example: &Example, given: &Values, train: bool) -> Result<()> {
     let option = given
         .keys()
@@ -160,9 +159,9 @@ fn refuse_answers(example: &Example, given: &Values, train: bool) -> Result<()> 
     match option.or_else(|| train.then(|| "--train".to_owned())) {
         None => Ok(()),
         Some(option) => Err(Error::input(format!(
-            "the example `{}` is a template and no project, and takes no `{option}`",
+            "the example `{}` is a template, not a project, and does not accept `{option}`",
             example.name()
         ))
-        .help("leave it out here, and give it when you make projects of that template")),
+        .help("remove it here; use it when you create projects from that template")),
     }
 }

@@ -1,4 +1,4 @@
-//! Questions line by line, for terminals that cannot move their cursor.
+//! Line-by-line prompts, for terminals that cannot move their cursor.
 
 use std::io::{self, BufRead, Write};
 
@@ -14,7 +14,7 @@ use crate::{
 const EXPLAIN: &str = "?";
 const BACK: &str = "<";
 
-/// Asks on lines of text.
+/// Line-by-line prompts.
 pub(crate) struct Plain<R, W> {
     input: R,
     output: W,
@@ -22,7 +22,7 @@ pub(crate) struct Plain<R, W> {
 }
 
 impl<R: BufRead, W: Write> Plain<R, W> {
-    /// Reads answers from `input` and writes questions to `output`.
+    /// Prompts that read answers from `input` and write to `output`.
     pub fn new(input: R, output: W) -> Self {
         Self {
             input,
@@ -36,7 +36,7 @@ impl<R: BufRead, W: Write> Plain<R, W> {
         written.and_then(|()| self.output.flush()).map_err(failed)
     }
 
-    /// The next line without its end, or nothing at the end of the input.
+    /// The next line without its line ending, or `None` at the end of the input.
     fn read(&mut self) -> Result<Option<String>> {
         let mut line = Vec::new();
         if self.input.read_until(b'\n', &mut line).map_err(failed)? == 0 {
@@ -51,7 +51,7 @@ impl<R: BufRead, W: Write> Ask for Plain<R, W> {
         if !self.introduced {
             self.introduced = true;
             self.write(
-                "An empty line takes what is in brackets; `?` explains, `<` goes back, and the end \
+                "An empty line accepts the value in brackets; `?` explains, `<` goes back, and the end \
                  of the input cancels.\n",
             )?;
         }
@@ -86,7 +86,7 @@ fn question(turn: Turn<'_>) -> String {
     }
 }
 
-/// `yes` and `no` are what people write for flags.
+/// Accepts `yes` and `no` for flags.
 fn spelled_out(turn: Turn<'_>, text: &str) -> String {
     let text = match (turn.question.kind(), text) {
         (OptionKind::Flag, "y" | "yes") => "true",

@@ -1,4 +1,4 @@
-//! Questions on a terminal that can move its cursor.
+//! Interactive prompts, for terminals that can move their cursor.
 
 use std::{
     cell::RefCell,
@@ -20,7 +20,7 @@ use crate::{
     template::option::{Choice, OptionKind, Value},
 };
 
-/// What is wrong with an answer, with the way out.
+/// An error message with its help.
 pub(crate) fn refusal(error: &Error) -> String {
     match miette::Diagnostic::help(error) {
         Some(help) => format!("{error}: {help}"),
@@ -28,7 +28,7 @@ pub(crate) fn refusal(error: &Error) -> String {
     }
 }
 
-/// Asks on the terminal.
+/// Interactive prompts.
 pub(crate) struct Terminal;
 
 impl Ask for Terminal {
@@ -82,7 +82,7 @@ fn ask_text(turn: Turn<'_>) -> std::result::Result<String, InquireError> {
     Ok(live.answer(&text).to_owned())
 }
 
-/// Says at each key what is wrong with the text so far, in the place of suggestions.
+/// Validates a text as it is typed, and shows the error in place of suggestions.
 #[derive(Clone)]
 struct Live<'q> {
     question: &'q Question<'q>,
@@ -91,7 +91,7 @@ struct Live<'q> {
 }
 
 impl Live<'_> {
-    /// What a text stands for: the empty one for the default, where there is one.
+    /// The answer that a text stands for: the default, if any, for an empty text.
     fn answer<'t>(&'t self, text: &'t str) -> &'t str {
         match &self.default {
             Some(default) if text.is_empty() => default,
@@ -100,9 +100,9 @@ impl Live<'_> {
     }
 
     fn validate(&self, text: &str) -> Validation {
-        // What is shown below the text can be chosen like a suggestion, and is no answer.
+        // The error below the text can be selected like a suggestion, but is not an answer.
         if self.refusal.borrow().is_some() {
-            return Validation::Invalid("a text is accepted when nothing is wrong with it".into());
+            return Validation::Invalid("correct the text to continue".into());
         }
         match self.question.read(self.answer(text)) {
             Ok(_) => Validation::Valid,
@@ -113,7 +113,7 @@ impl Live<'_> {
 
 impl Autocomplete for Live<'_> {
     fn get_suggestions(&mut self, text: &str) -> std::result::Result<Vec<String>, CustomUserError> {
-        // An empty text is one that is still to come.
+        // An empty text may not have been typed yet.
         let error = (!text.is_empty()).then(|| self.question.read(text).err());
         let shown = error.flatten().map(|error| refusal(&error));
         self.refusal.replace(shown.clone());
@@ -129,7 +129,7 @@ impl Autocomplete for Live<'_> {
     }
 }
 
-/// A choice in a list.
+/// An item in a list of choices.
 struct Item<'c> {
     choice: &'c Choice,
     is_default: bool,
@@ -158,7 +158,7 @@ fn ask_choice(turn: Turn<'_>, choices: &[Choice]) -> std::result::Result<String,
     let start = choices.iter().position(|c| is(turn.fallback(), c));
     let items = choices.iter().map(|choice| Item {
         choice,
-        // What is no option has no default, but a first choice.
+        // A prompt that is not for an option has no default, only a first choice.
         is_default: turn.step.is_some() && is(turn.question.default(), choice),
     });
     let hint = hint(turn, "↑↓ choose, enter accepts");
@@ -195,7 +195,7 @@ fn ask_list(turn: Turn<'_>, choices: &[Choice]) -> std::result::Result<String, I
     Ok(values.join(","))
 }
 
-/// The keys, and which question it is.
+/// The hint line: the step, and the keys.
 fn hint(turn: Turn<'_>, keys: &str) -> String {
     let back = if turn.first { "" } else { "esc goes back, " };
     let cancel = if turn.first { "esc" } else { "ctrl-c" };
@@ -206,7 +206,7 @@ fn hint(turn: Turn<'_>, keys: &str) -> String {
     format!("{step}{keys}, {back}{cancel} cancels")
 }
 
-/// The colours, which crossterm leaves out where `NO_COLOR` says so.
+/// The colours, which crossterm omits if `NO_COLOR` is set.
 fn theme() -> RenderConfig<'static> {
     let theme = RenderConfig::default_colored();
     let back = Styled::new("(back)").with_style_sheet(theme.placeholder);
@@ -217,7 +217,7 @@ fn theme() -> RenderConfig<'static> {
     }
 }
 
-/// The same, with suggestions as what they are here: what is wrong.
+/// The same theme, with suggestions in the style of errors.
 fn text_theme() -> RenderConfig<'static> {
     let style = StyleSheet::empty().with_fg(Color::LightRed);
     let prefix = Styled::new("✗").with_style_sheet(style);

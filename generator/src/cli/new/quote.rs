@@ -1,8 +1,8 @@
-//! Words as the shells of this system read them.
+//! Quoting of words for the platform's shells.
 
 use std::borrow::Cow;
 
-/// One word for the shells of this system.
+/// Quotes one word for the platform's shells.
 pub(crate) fn quote(word: &str) -> Cow<'_, str> {
     if cfg!(windows) {
         windows_word(word)
@@ -11,7 +11,7 @@ pub(crate) fn quote(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// One word for the shells of Windows, which know no single quotes in common.
+/// Quotes one word for the shells of Windows, which do not all support single quotes.
 fn windows_word(word: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_alphanumeric() || "-_=.,:/\\+@".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

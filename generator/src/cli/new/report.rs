@@ -1,4 +1,4 @@
-//! What `kiln new` says of a project: what was written, its options, and what to run next.
+//! The report of `kiln new`: the written files, the options, and the next steps.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -10,7 +10,7 @@ use crate::{
     template::{answers::Answers, example::Example},
 };
 
-/// What was written, and the options.
+/// The written files and the options.
 pub(super) fn report(
     answers: &Answers,
     example: Option<&Example>,
@@ -22,14 +22,14 @@ pub(super) fn report(
     if name.given() != name.package() {
         let _ = writeln!(
             text,
-            "`{}` becomes `{}`, as packages are named.",
+            "Package name: `{}` becomes `{}`.",
             name.given(),
             name.package()
         );
     }
     let _ = write!(
         text,
-        "Made `{}` in {}: {}",
+        "Created `{}` in {}: {}",
         name.package(),
         path.display(),
         files(written.created.len())
@@ -64,7 +64,7 @@ pub(super) fn report(
     text
 }
 
-/// A line for each option; none where a template is made.
+/// A line for each option; empty for a template.
 pub(super) fn options_table(answers: &Answers, example: Option<&Example>) -> String {
     let mut text = String::new();
     if !example.is_some_and(Example::is_template) {
@@ -76,7 +76,7 @@ pub(super) fn options_table(answers: &Answers, example: Option<&Example>) -> Str
     text
 }
 
-/// What to run next.
+/// The next steps.
 pub(super) fn next_steps(
     example: Option<&Example>,
     rendered: &Rendered<'_>,
@@ -86,17 +86,17 @@ pub(super) fn next_steps(
     let path = path.display().to_string();
     let quoted = quote(&path);
     if train {
-        return format!("Training it: cargo run --release, in {quoted}\n");
+        return format!("Training: cargo run --release, in {quoted}\n");
     }
     let train_step = "cargo run --release    # train, then test";
     let steps = match example {
         None => steps_of(rendered),
         Some(example) if example.is_template() => vec![
-            "less README.md         # what was changed in Kiln's template, and why",
-            "cargo test             # the snapshots of what it renders",
+            "less README.md         # the changes to Kiln's template, and why",
+            "cargo test             # the snapshots of rendered projects",
         ],
         Some(_) => vec![
-            "less README.md         # what was changed in the template, and why",
+            "less README.md         # the changes to the template, and why",
             train_step,
             "cargo test             # the contract tests, and those of the example",
         ],
@@ -105,7 +105,7 @@ pub(super) fn next_steps(
     format!("Next:\n  cd {quoted}\n{steps}")
 }
 
-/// What can be run in a project, which a team's template may have made.
+/// The commands to run in a project, which may be of a team's template.
 fn steps_of(rendered: &Rendered<'_>) -> Vec<&'static str> {
     let has = |path: &str| rendered.get(path).is_some();
     let (package, sites) = (has("Cargo.toml"), has(SITES_FILE));
@@ -125,7 +125,7 @@ fn steps_of(rendered: &Rendered<'_>) -> Vec<&'static str> {
         });
     }
     if sites {
-        steps.push("kiln todos             # what to change for your task");
+        steps.push("kiln todos             # the sites to change for your task");
     }
     if steps.is_empty() && has("README.md") {
         steps.push("less README.md");

@@ -1,4 +1,4 @@
-//! What `kiln new` would do, before it does it.
+//! The summary of `kiln new` before anything is written.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -15,14 +15,13 @@ use crate::{
     template::{answers::Answers, example::Example, option::Value},
 };
 
-/// How many of the files that are replaced a summary names.
+/// Maximum number of replaced files in a summary.
 const REPLACED_SHOWN: usize = 5;
 
-/// What the last question is about: the tree, the options, what to run next, and the command that
-/// makes the same without a question.
+/// The summary above the last prompt: the tree, the options, the next steps, and the equivalent command.
 ///
 /// # Errors
-/// It cannot be made.
+/// The project cannot be created.
 pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
     let rendered = order.render(answers)?;
     let written = order.plan(&rendered, answers)?;
@@ -41,30 +40,27 @@ pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
     }
     let next = next_steps(order.example, &rendered, &folder, order.args.train);
     let again = command(order, answers);
-    let _ = write!(
-        text,
-        "\n{next}\nThe same without a question:\n  {again}\n\n"
-    );
+    let _ = write!(text, "\n{next}\nThe same without prompts:\n  {again}\n\n");
     Ok(text)
 }
 
-/// What `kiln new --dry-run` prints.
+/// The output of `kiln new --dry-run`.
 ///
 /// # Errors
-/// It cannot be made.
+/// The project cannot be created.
 pub(crate) fn dry_run(order: &Order<'_>, answers: &Answers) -> Result<String> {
     let rendered = order.render(answers)?;
     let written = order.plan(&rendered, answers)?;
     let folder = order.folder(answers.name());
     let exists = folder.exists();
     Ok(format!(
-        "{}\n\n{}\nThis was a dry run, and nothing was written.\n",
+        "{}\n\n{}\nDry run: nothing was written.\n",
         headline(&rendered, &folder, &written),
         tree::list(&rendered, exists.then_some(&written)),
     ))
 }
 
-/// How much there is to write, and where.
+/// The number and size of files, and the folder.
 fn headline(rendered: &Rendered<'_>, folder: &Path, written: &Written) -> String {
     let mut text = format!(
         "{}: {}, {}",
@@ -86,12 +82,12 @@ fn headline(rendered: &Rendered<'_>, folder: &Path, written: &Written) -> String
     text
 }
 
-/// The command that makes the same project and asks nothing: only what differs from the defaults.
+/// The equivalent command without prompts, which sets only options that differ from their defaults.
 pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
     let args = order.args;
     let mut command = format!("kiln new {}", quote(answers.name().given()));
     if let Some(path) = &args.path {
-        // A path may start with a dash, which a word of its own may not.
+        // `=` allows for a path that starts with a dash.
         let _ = write!(command, " --path={}", quote(&path.display().to_string()));
     }
     if let Some(example) = order.example {
@@ -104,7 +100,7 @@ pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
             quote(&template.display().to_string())
         );
     }
-    // A template, which is not rendered, takes no options.
+    // A template is not rendered, so it has no options.
     for (key, value) in answers.values().filter(|_| !order.is_template()) {
         if default(order, key).as_ref() != Some(value) {
             let value = value.to_string();
@@ -124,7 +120,7 @@ pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
     command
 }
 
-/// What an option is where the command line does not say.
+/// The value of an option that is not set on the command line.
 fn default(order: &Order<'_>, key: &str) -> Option<Value> {
     let example = order.example.map(Example::values);
     let example = example.and_then(|values| values.get(key));

@@ -1,11 +1,11 @@
-//! The questions of `kiln new`, forward and back. Who asks them is another matter.
+//! The sequence of prompts of `kiln new`, forward and back, independent of the terminal.
 
 use crate::{
     error::{Error, Result},
     template::option::{Choice, OptionKind, TemplateOption, Value},
 };
 
-/// Something to ask.
+/// A question of the wizard.
 pub(crate) struct Question<'q> {
     option: TemplateOption,
     check: Option<Check<'q>>,
@@ -14,7 +14,7 @@ pub(crate) struct Question<'q> {
 type Check<'q> = Box<dyn Fn(&str) -> Result<()> + 'q>;
 
 impl<'q> Question<'q> {
-    /// Asks for an option of a template.
+    /// The question for an option of a template.
     pub fn of(option: &TemplateOption) -> Self {
         Self {
             option: option.clone(),
@@ -22,7 +22,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Asks for a text.
+    /// A question for a text.
     pub fn text(
         key: &str,
         prompt: &str,
@@ -36,7 +36,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Asks for one of several values, each with what people see.
+    /// A question with several labelled choices.
     fn choice(key: &str, prompt: &str, choices: Vec<Choice>) -> Self {
         let default = choices.first().map(|choice| choice.value.clone());
         Self {
@@ -45,30 +45,30 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// What summaries call the answer.
+    /// The key of the answer in summaries.
     pub fn key(&self) -> &str {
         &self.option.name
     }
 
-    /// What is asked.
+    /// The text of the prompt.
     pub fn prompt(&self) -> &str {
         &self.option.prompt
     }
 
-    /// What it takes.
+    /// The type of the answer.
     pub fn kind(&self) -> &OptionKind {
         &self.option.kind
     }
 
-    /// What it is when nobody says.
+    /// The default answer.
     pub fn default(&self) -> Option<&Value> {
         self.option.default.as_ref()
     }
 
-    /// Reads an answer as people type it.
+    /// Parses an answer.
     ///
     /// # Errors
-    /// It is no answer to this question.
+    /// The answer is invalid.
     pub fn read(&self, text: &str) -> Result<Value> {
         let text = text.trim();
         match &self.check {
@@ -79,15 +79,13 @@ impl<'q> Question<'q> {
         self.option.parse(text)
     }
 
-    /// Somebody who only hurries on gives no text, where there is no default to take.
+    /// Refuses an empty text if there is no default, as it is likely to be an accident.
     fn check_empty(&self) -> Result<()> {
         let key = self.key();
         match (self.kind(), self.default()) {
             (OptionKind::Text { .. }, None) => {
                 let error = Error::input(format!("the option `{key}` has no default"));
-                Err(error.help(format!(
-                    "type a text; only `--define {key}=` sets an empty one"
-                )))
+                Err(error.help(format!("type a text; `--define {key}=` sets an empty one")))
             }
             _ => Ok(()),
         }
@@ -105,40 +103,40 @@ fn option(key: &str, prompt: &str, kind: OptionKind, default: Option<String>) ->
     }
 }
 
-/// A question that is asked now.
+/// A question in progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn<'t> {
     /// The question.
     pub question: &'t Question<'t>,
-    /// What was answered before.
+    /// The previous answer.
     pub before: Option<&'t Value>,
-    /// Which of how many it is, from 1.
+    /// The number of the question, from 1, and the number of questions.
     pub step: Option<(usize, usize)>,
-    /// Whether there is nothing to go back to.
+    /// Whether there is no question to go back to.
     pub first: bool,
 }
 
 impl Turn<'_> {
-    /// What is taken where nobody says: what was answered before, or the default.
+    /// The default answer: the previous answer, or the default of the question.
     pub fn fallback(&self) -> Option<&Value> {
         self.before.or_else(|| self.question.default())
     }
 }
 
-/// What somebody does about a question.
+/// A user's reply to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Answers it.
+    /// An answer.
     Answer(Value),
-    /// Goes back to the one before.
+    /// Back to the previous question.
     Back,
-    /// Leaves.
+    /// Leave the wizard.
     Cancel,
 }
 
-/// Whoever answers.
+/// A user interface of the wizard.
 pub(crate) trait Ask {
-    /// Asks a question; only answers that it takes come back.
+    /// Asks a question; returns only valid answers.
     ///
     /// # Errors
     /// The terminal fails.
@@ -155,12 +153,12 @@ const MAKE: &str = "make";
 const CHANGE: &str = "change";
 const CANCEL: &str = "cancel";
 
-/// Asks all questions in order, shows the summary of their answers, and lets it be made, changed or
-/// cancelled. Nothing comes back where it was cancelled. Where there can be no summary, it says why, and
-/// the answers stay, to be changed.
+/// Asks all questions in order, shows the summary, and offers to create the project, to change an
+/// answer or to cancel. Returns `None` if cancelled. If the summary fails, shows the error and lets
+/// the user change answers.
 ///
 /// # Errors
-/// The terminal fails, or `summarize` where nothing was asked.
+/// The terminal fails, or `summarize` fails without any question.
 pub(crate) fn run(
     questions: &[Question<'_>],
     asker: &mut dyn Ask,
@@ -214,9 +212,9 @@ fn set(answers: &mut Vec<Value>, at: usize, value: Value) {
 
 enum Decision {
     Make,
-    /// Shows the summary again.
+    /// Show the summary again.
     Again,
-    /// Goes back to the last question.
+    /// Back to the last question.
     Back,
     Cancel,
 }
@@ -226,12 +224,12 @@ fn decide(
     answers: &mut [Value],
     asker: &mut dyn Ask,
 ) -> Result<Decision> {
-    let mut choices = vec![choice(MAKE, "make it")];
+    let mut choices = vec![choice(MAKE, "create it")];
     if !questions.is_empty() {
         choices.push(choice(CHANGE, "change an answer"));
     }
-    choices.push(choice(CANCEL, "cancel, and write nothing"));
-    let question = Question::choice("decision", "Make the project?", choices);
+    choices.push(choice(CANCEL, "cancel without writing"));
+    let question = Question::choice("decision", "Create the project?", choices);
     let reply = asker.ask(aside(&question, None, questions.is_empty()))?;
     Ok(match reply {
         Reply::Answer(Value::Text(text)) if text == MAKE => Decision::Make,
@@ -241,7 +239,7 @@ fn decide(
     })
 }
 
-/// Asks which answer to change, and for a new one.
+/// Asks which answer to change, and for its new value.
 fn change(
     questions: &[Question<'_>],
     answers: &mut [Value],
@@ -258,14 +256,13 @@ fn change(
         Reply::Cancel => return Ok(Decision::Cancel),
     };
     let found = questions.iter().zip(answers).find(|(q, _)| q.key() == key);
-    let (question, answer) = found.ok_or_else(|| {
-        Error::system(format!("`{key}` is none of the questions that were asked"))
-    })?;
+    let (question, answer) =
+        found.ok_or_else(|| Error::system(format!("`{key}` is not a question of the wizard")))?;
     ask_again(question, answer, asker)
 }
 
-/// Asks again for the answer that is no longer one, such as a name whose folder was made meanwhile;
-/// where all are, asks which to change.
+/// Asks again for an answer that has become invalid, such as a name whose folder now exists; if all
+/// are valid, asks which to change.
 fn mend(
     questions: &[Question<'_>],
     answers: &mut [Value],
@@ -307,7 +304,7 @@ fn aside<'t>(question: &'t Question<'t>, before: Option<&'t Value>, first: bool)
 mod tests {
     use super::*;
 
-    /// Says what it is told to, and notes what it was asked.
+    /// A scripted user that records the questions.
     struct Script {
         replies: Vec<&'static str>,
         seen: Vec<String>,
@@ -339,7 +336,8 @@ mod tests {
             .collect()
     }
 
-    /// What is asked and shown where `2` is no answer in the end, and `b` knows it, or nothing does.
+    /// The questions and texts shown if the answer `2` turns out to be invalid; `known` says
+    /// whether question `b` detects it.
     fn refused(known: bool, replies: &[&'static str]) -> (Option<String>, Vec<String>) {
         let late = std::cell::Cell::new(false);
         let check = |text: &str| match text {
@@ -389,7 +387,7 @@ mod tests {
         assert!(run(&[], &mut script, |_| Err(Error::input("taken"))).is_err());
     }
 
-    /// The answers, and what was asked and shown.
+    /// The answers, and the questions and texts shown.
     fn play(
         questions: &[Question<'_>],
         replies: &[&'static str],

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsStr,
-    fmt::Write as _,
     fs::{self, File},
     io::{self, ErrorKind, Write as _},
     path::{Path, PathBuf},
@@ -12,13 +11,11 @@ use std::{
 
 use anyhow::{Context, Error, Result, anyhow};
 use indexmap::IndexMap;
-use sha2::{Digest, Sha256};
+
+use super::checksums::{self, checksum};
 
 /// The contents of a checkpoint's files, by file name.
 pub type Files = IndexMap<String, Vec<u8>>;
-
-/// File of the checksums of all other files, in the format of `sha256sum --check`.
-const HASHES: &str = "SHA256SUMS";
 
 /// Prefix of the subfolders of a linked folder for the checkpoints of earlier runs; a number follows.
 const EARLIER: &str = "earlier.";
@@ -67,30 +64,19 @@ impl Unusable {
 /// A file is missing, damaged, truncated or unreadable; the message names it.
 pub fn read(path: &Path) -> Result<Files, Unusable> {
     let damaged = |problem: String| Unusable::Damaged(anyhow!(problem));
-    let hashes = read_file(path, HASHES)?;
-    let hashes =
-        str::from_utf8(&hashes).map_err(|_| damaged(format!("its {HASHES} is damaged")))?;
+    let list = read_file(path, checksums::FILE)?;
     let mut files = Files::new();
-    for line in hashes.lines() {
-        let entry = line.split_once("  ");
-        let (expected, name) = entry.ok_or_else(|| damaged(format!("its {HASHES} is damaged")))?;
-        if Path::new(name).file_name().is_none_or(|file| file != name) {
-            return Err(damaged(format!(
-                "its {HASHES} is damaged: {name:?} is no file name"
-            )));
-        }
+    for (expected, name) in checksums::parse(&list).map_err(damaged)? {
         let bytes = read_file(path, name)?;
-        if hash(&bytes) != expected {
+        if checksum(&bytes) != expected {
+            let list = checksums::FILE;
             return Err(damaged(format!(
-                "its {name} is damaged: the SHA-256 is not the one in {HASHES}"
+                "its {name} is damaged: the SHA-256 is not the one in {list}"
             )));
         }
         files.insert(name.to_owned(), bytes);
     }
-    match files.is_empty() {
-        true => Err(damaged(format!("its {HASHES} is empty"))),
-        false => Ok(files),
-    }
+    Ok(files)
 }
 
 /// Reads a file of a folder. Only a missing file counts as damage.
@@ -241,12 +227,13 @@ pub fn remove_unfinished(folder: &Path) -> Result<()> {
 
 fn write_all(folder: &Path, files: &Files) -> Result<()> {
     fs::create_dir(folder)?;
-    let mut hashes = String::new();
     for (name, bytes) in files {
         write_file(&folder.join(name), bytes)?;
-        writeln!(hashes, "{}  {name}", hash(bytes))?;
     }
-    write_file(&folder.join(HASHES), hashes.as_bytes())?;
+    write_file(
+        &folder.join(checksums::FILE),
+        checksums::list(files).as_bytes(),
+    )?;
     sync_folder(folder)
 }
 
@@ -282,17 +269,6 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// SHA-256 in hexadecimal digits.
-pub fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::new(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,7 +293,7 @@ mod tests {
         );
     }
 
-    /// What is done to a folder, and what the message then says.
+    /// The damage to a folder, and the expected message.
     #[test]
     fn every_kind_of_damage_is_named() {
         type Damage = fn(&Path);
@@ -335,15 +311,15 @@ mod tests {
                 "cannot read its b.json",
             ),
             (
-                |folder| fs::remove_file(folder.join(HASHES)).unwrap(),
+                |folder| fs::remove_file(folder.join(checksums::FILE)).unwrap(),
                 "cannot read its SHA256SUMS",
             ),
             (
-                |folder| fs::write(folder.join(HASHES), "").unwrap(),
+                |folder| fs::write(folder.join(checksums::FILE), "").unwrap(),
                 "its SHA256SUMS is empty",
             ),
             (
-                |folder| fs::write(folder.join(HASHES), "00  ../a.bin\n").unwrap(),
+                |folder| fs::write(folder.join(checksums::FILE), "00  ../a.bin\n").unwrap(),
                 "is no file name",
             ),
         ];

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{distribute::exit_at_once, globals, report::terminal};
+use crate::{globals, report::terminal, workers::exit_at_once};
 
 /// Signals that request a stop.
 #[cfg(unix)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::folder::{self, Files, Unusable};
-use crate::{distribute::MetricStates, run_record::RunRecord};
+use crate::{metric::MetricStates, run_record::RunRecord};
 
 /// Version of the manifest format.
 const VERSION: u32 = 1;

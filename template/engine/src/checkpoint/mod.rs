@@ -4,6 +4,7 @@
 //! with burnpack files, a manifest and checksums. Writes are atomic: the folder gets its name once it is
 //! complete, so that a kill at any moment leaves no partial checkpoint.
 
+mod checksums;
 mod folder;
 pub mod interrupt;
 pub mod lock;
@@ -27,8 +28,9 @@ pub use folder::{Files, set_aside};
 pub use manifest::{Manifest, Progress};
 
 use crate::{
-    distribute::{MetricStates, merge_metric_states, metric_states, running_statistics},
     globals::{self, Split},
+    metric::{MetricStates, merge_metric_states, metric_states},
+    model::running_statistics,
     options::Options,
     report::terminal,
     run_record::RunRecord,
@@ -460,7 +462,7 @@ impl Checkpoint {
 
     fn open(path: &Path) -> Result<Self, Unusable> {
         let files = folder::read(path)?;
-        // With the right hash, what a program cannot read is of another version of it.
+        // With a valid checksum, an unreadable manifest is from another version of the program.
         let manifest = Manifest::from_files(&files).map_err(Unusable::Unreadable)?;
         Ok(Checkpoint {
             path: path.to_owned(),

@@ -8,11 +8,11 @@ use burn::{
     tensor::{Bytes, Tensor},
 };
 
-use super::folder::{self, Files};
+use super::{checksums::checksum, folder::Files};
 use crate::{
-    distribute::{
-        ScheduledOptimizer, load_running_statistics, named_parameters, running_statistics,
-    },
+    bytes::{to_bytes, to_values},
+    model::{load_running_statistics, named_parameters, running_statistics},
+    optim::ScheduledOptimizer,
     task::TrainState,
 };
 
@@ -41,7 +41,7 @@ pub fn fingerprint(model: &impl Module) -> String {
 
     let mut values = Values(Vec::new());
     model.visit(&mut values);
-    folder::hash(&values.0)
+    checksum(&values.0)
 }
 
 /// Checks that all trainable parameters are finite, as a checkpoint of others is useless.
@@ -53,7 +53,7 @@ pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
     for (path, values) in named_parameters(model) {
         if let Some(value) = values.iter().find(|value| !value.is_finite()) {
             bail!(
-                "the parameter `{path}` holds {value}: the training has diverged; go on from an earlier \
+                "the parameter `{path}` holds {value}: the training has diverged; resume from an earlier \
                  checkpoint with a lower --learning-rate"
             );
         }
@@ -107,23 +107,19 @@ fn load_optimizer(optimizer: &mut ScheduledOptimizer, name: &str, files: &Files)
     let schedule_record =
         LrSchedulerRecord::from_bytes(bytes(files, &schedule)?).map_err(damaged(&schedule))?;
     optimizer.load_records(record, schedule_record);
-    // Burn leaves out what it cannot use, and would start those parameters anew.
+    // Burn ignores mismatched tensors, and would reset the state of their parameters.
     let loaded = optimizer.to_records().0.len();
     ensure!(
         loaded == tensors,
-        "its {state} holds {tensors} tensors, and the optimizer of src/model.rs takes {loaded} of \
-         them: it is another optimizer"
+        "its {state} has {tensors} tensors, of which the optimizer of src/model.rs accepts {loaded}: \
+         the optimizer differs"
     );
     Ok(())
 }
 
 /// Adds the running statistics of each replica, if the model has any.
 pub fn insert_statistics(files: &mut Files, per_replica: &[Vec<f32>]) {
-    let values: Vec<u8> = per_replica
-        .iter()
-        .flatten()
-        .flat_map(|value| value.to_le_bytes())
-        .collect();
+    let values = to_bytes(&per_replica.concat());
     if !values.is_empty() {
         files.insert(STATISTICS.to_owned(), values);
     }
@@ -142,10 +138,7 @@ pub fn load_statistics<M: Module>(
     let Some(bytes) = files.get(STATISTICS) else {
         return Ok(model);
     };
-    let values: Vec<f32> = bytes
-        .chunks_exact(4)
-        .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-        .collect();
+    let values = to_values(bytes);
     let len = running_statistics(&model).len();
     ensure!(
         values.len() == len * replicas,

@@ -44,6 +44,12 @@ pub trait Dataset: Send + Sync {
         false
     }
 
+    /// Whether a pass has an order of its own, such as one of stratified batches: training then does not
+    /// shuffle.
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
     /// Adds the labels of the examples at `indices` to a hash, in that order, and other properties that are
     /// cheap to read, such as the sizes of images or files, but no features. A run records the hash, and a
     /// resumed run compares it. False if labels cannot be read without the features, as by default.
@@ -57,6 +63,19 @@ pub trait Dataset: Send + Sync {
 
 /// A dataset of any kind, shared by the replicas.
 pub type Shared<E> = Arc<dyn Dataset<Example = E>>;
+
+/// Examples in memory.
+impl<E: Clone + Send + Sync> Dataset for Vec<E> {
+    type Example = E;
+
+    fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    fn get(&self, index: usize) -> Result<E> {
+        Ok(self[index].clone())
+    }
+}
 
 /// A subset of a dataset, such as a validation split.
 pub struct Subset<E> {
@@ -161,7 +180,7 @@ impl<E> Cached<E> {
     pub fn new(dataset: Shared<E>) -> Result<Self> {
         ensure!(
             !dataset.differs_by_pass(),
-            "a cache would freeze a dataset that differs from pass to pass: cache what it is made of"
+            "a cache would freeze a dataset that differs from pass to pass: cache its parts"
         );
         let examples = (0..dataset.len()).map(|_| OnceLock::new()).collect();
         Ok(Cached { dataset, examples })
@@ -180,7 +199,7 @@ impl<E: Clone + Send + Sync> Dataset for Cached<E> {
         if let Some(example) = cell.get() {
             return Ok(example.clone());
         }
-        // Two threads may both read it the first time, and get the same.
+        // Two threads may both read an example at first, with the same result.
         let example = self.dataset.get(index)?;
         Ok(cell.get_or_init(|| example).clone())
     }
@@ -325,6 +344,13 @@ mod tests {
             assert_eq!(all, [0, 1, 4]);
         }
         assert_eq!(reads.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_vector_is_a_dataset() {
+        let words: Shared<&str> = Arc::new(vec!["one", "two"]);
+        assert_eq!((words.len(), words.get(1).unwrap()), (2, "two"));
+        assert!(!words.is_empty() && !words.is_ordered());
     }
 
     #[test]

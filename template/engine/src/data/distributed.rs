@@ -11,12 +11,12 @@ use super::{
     shard::{Place, Shard},
     stream,
 };
-use crate::distribute::PerReplica;
+use crate::replica::PerReplica;
 
 /// Default number of prefetched batches; more than one, as reading times vary.
 const PREFETCH: usize = 2;
 
-/// What to do with the last batch of an epoch, which may be short.
+/// The policy for the last batch of an epoch, which may be short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
     /// Each example once per epoch; the last batch may be short.
@@ -41,7 +41,7 @@ pub struct BatchOptions<E> {
     pub seed: u64,
     /// Whether each pass is shuffled anew; otherwise examples come in the order of the dataset.
     pub shuffle: bool,
-    /// What to do with the last batch of an epoch.
+    /// The policy for the last batch of an epoch.
     pub remainder: Remainder,
     /// Batches per update, at least 1: gradient accumulation.
     pub accumulate: usize,
@@ -111,8 +111,7 @@ impl<E: Send + 'static> DistributedDataset<E> {
         ensure!(!dataset.is_empty(), "the dataset is empty");
         ensure!(
             options.global_batch_size > 0 && options.accumulate > 0,
-            "a batch needs examples, and an update a batch: the global batch size is {}, and {} \
-             batches make an update",
+            "the global batch size and the batches per update must be at least 1, and are {} and {}",
             options.global_batch_size,
             options.accumulate
         );
@@ -202,7 +201,7 @@ impl<E: Send + 'static> DistributedDataset<E> {
 
     fn batches(&self, epoch: usize, drawn: usize, examples: usize) -> Box<Batches<E>> {
         let first = match self.options.remainder {
-            // The stream of all passes over the dataset, one after the other, cut into epochs.
+            // Epochs are cut from the endless stream of passes over the dataset.
             Remainder::Avoid { .. } => drawn,
             Remainder::Keep | Remainder::Drop => (epoch - 1) * self.dataset.len(),
         };
@@ -264,7 +263,7 @@ impl<E> Batches<E> {
         if position == self.end {
             return None;
         }
-        // `accumulate` batches make an update, or what is left of the epoch.
+        // `accumulate` batches make an update, or fewer at the end of the epoch.
         if position >= self.update.end {
             let examples = self.options.accumulate.saturating_mul(batch);
             self.update = position..self.end.min(position.saturating_add(examples));
@@ -383,7 +382,7 @@ mod tests {
         DistributedDataset::new(Arc::new(Numbers(len)), options, replicas, 0..replicas).unwrap()
     }
 
-    /// The global batches, each put together from its shares.
+    /// The global batches, each joined from its shards.
     fn whole(batches: impl Iterator<Item = PerReplica<Shard<usize>>>) -> Vec<Vec<usize>> {
         let whole = |shards: PerReplica<Shard<usize>>| {
             let of_replicas = shards.iter().map(Shard::indices);
@@ -392,7 +391,7 @@ mod tests {
         batches.map(whole).collect()
     }
 
-    /// The examples of all batches, read.
+    /// The examples of all batches.
     fn examples(batches: impl Iterator<Item = PerReplica<Shard<usize>>>) -> Vec<usize> {
         let read = |shard: Shard<usize>| shard.examples().unwrap();
         batches.flatten().flat_map(read).collect()
@@ -485,7 +484,7 @@ mod tests {
         assert_eq!(seen, whole(numbers(99, 1, options(12)).epoch(3)).concat());
     }
 
-    /// Sizes of the batch and of its update, and whether it completes that.
+    /// Sizes of each batch and its update, and whether it completes the update.
     fn updates(data: &DistributedDataset<usize>) -> Vec<(usize, usize, bool)> {
         let infos = data.epoch(1).map(|shards| shards.info());
         infos
@@ -564,7 +563,7 @@ mod tests {
         };
         let data = numbers(6, 2, accumulate(most, Remainder::Keep));
         assert_eq!(updates(&data), [(4, 6, false), (2, 6, true)]);
-        // Nothing is planned before it is asked for.
+        // Batches are planned lazily.
         let steps = |steps_per_epoch| Remainder::Avoid { steps_per_epoch };
         let data = numbers(6, 2, accumulate(most / 16, steps(1)));
         assert_eq!(data.epoch(1).next().unwrap().info().examples, 4);
@@ -578,7 +577,7 @@ mod tests {
         }
     }
 
-    /// Examples that take longer the smaller they are; number 40 cannot be read, and 41 panics.
+    /// Examples whose reading time falls with the index; 40 cannot be read, and 41 panics.
     struct Slow;
 
     impl Dataset for Slow {
@@ -619,7 +618,7 @@ mod tests {
         }
     }
 
-    /// Counts reads that have begun, and waits for a second one.
+    /// Counts started reads, and waits for a second one.
     #[derive(Default)]
     struct ReadTogether(Mutex<usize>, Condvar);
 
@@ -686,7 +685,7 @@ mod tests {
         assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "one still runs");
     }
 
-    /// Every thread that reads it keeps the sender until it ends.
+    /// Each reading thread holds a clone of the sender until it ends.
     struct Watched(Sender<()>);
 
     thread_local! {

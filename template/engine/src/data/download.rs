@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 use ureq::{Agent, Body, http::Response};
 
+use crate::bytes::hex;
+
 /// A file that can be downloaded from several mirrors.
 #[derive(Clone, Copy, Debug)]
 pub struct Download<'a> {
@@ -49,7 +51,7 @@ pub fn download(file: &Download<'_>, folder: &Path, timeout: Duration) -> Result
     let mut fetched = open.with_context(unusable)?;
     fetched.lock().with_context(unusable)?;
     if path.exists() {
-        // Another process was faster. It may have left `part` to this one, made anew and empty.
+        // Another process was faster; `part` may be a new empty file.
         let _ = fs::remove_file(&part);
         return Ok(path);
     }
@@ -68,7 +70,7 @@ pub fn download(file: &Download<'_>, folder: &Path, timeout: Duration) -> Result
         }
     }
     bail!(
-        "cannot fetch {}; put it there by hand, from any of these or elsewhere:{failures}",
+        "cannot fetch {}; download it by hand, from one of these or elsewhere:{failures}",
         path.display()
     )
 }
@@ -115,7 +117,7 @@ fn finish(file: &Download<'_>, mut fetched: &File, part: &Path, path: &Path) -> 
     fetched.flush()?;
     fetched.sync_all()?;
     if let Err(error) = check(file, part) {
-        // What is wrong cannot be resumed.
+        // Wrong data cannot be resumed.
         fetched.set_len(0)?;
         return Err(error);
     }
@@ -128,8 +130,7 @@ fn check(file: &Download<'_>, path: &Path) -> Result<()> {
     let mut hasher = Sha256::new();
     io::copy(&mut opened, &mut hasher).with_context(unreadable)?;
     let bytes = opened.stream_position().with_context(unreadable)?;
-    let digest = hasher.finalize();
-    let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hex(hasher);
     ensure!(
         sha256 == file.sha256,
         "{} is another file: it has {bytes} bytes with SHA-256 {sha256}, and should have {} with {}",
@@ -162,18 +163,18 @@ mod tests {
         }
     }
 
-    /// What a mirror does with one request, after the start of the range.
+    /// A mirror's response to one request.
     #[derive(Clone, Copy)]
     enum Answer {
-        /// Sends the range, but at most so many bytes of it.
+        /// The requested range, cut off after this many bytes.
         Partial(usize),
-        /// Sends everything whatever is asked for.
+        /// The whole file, whatever the range.
         Whole(&'static [u8]),
         NotFound,
         Silence,
     }
 
-    /// A mirror that answers some requests and then is gone.
+    /// A mirror that sends these responses and then stops.
     fn mirror(answers: &'static [Answer]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -196,7 +197,7 @@ mod tests {
         format!("http://{address}/")
     }
 
-    /// The start of the range that a request asks for.
+    /// The start of the requested range.
     fn requested_start(stream: &TcpStream) -> usize {
         let lines = BufReader::new(stream).lines().map(Result::unwrap);
         let lines: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
@@ -240,7 +241,7 @@ mod tests {
             (&[&[Whole(CONTENTS)]], b"twenty"),
             (&[&[NotFound], &[Partial(99)]], b""),
             (&[&[Partial(7), Silence], &[Partial(99)]], b""),
-            // Damaged before, which only the checksum shows.
+            // Damaged earlier, detected only by the checksum.
             (&[&[Partial(99)], &[Partial(99)]], b"other!"),
         ];
         for (answers, part) in cases {

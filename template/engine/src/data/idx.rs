@@ -100,7 +100,7 @@ fn map_or_read(path: &Path) -> Result<Bytes> {
         // which a dataset in use must not suffer anyhow.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file) };
-        // Some file systems map no files.
+        // Some file systems do not support mapping.
         if let Ok(map) = map {
             return Ok(Bytes::Mapped(map));
         }
@@ -110,7 +110,7 @@ fn map_or_read(path: &Path) -> Result<Bytes> {
     Ok(Bytes::Read(bytes))
 }
 
-/// The contents of all gzip members, one after the other. Zeros after the last one are padding, as tapes
+/// The concatenated contents of all gzip members. Zeros after the last one are padding, as tapes
 /// and block devices need, and are left out as `gzip -d` does.
 fn unpack(mut packed: &[u8]) -> Result<Vec<u8>> {
     let mut unpacked = Vec::new();
@@ -195,7 +195,7 @@ mod tests {
         gzip.finish().unwrap()
     }
 
-    /// What reading `bytes` as gzipped labels gives.
+    /// The result of reading `bytes` as gzipped labels.
     fn read_gzipped(bytes: &[u8]) -> Result<Vec<u8>> {
         let folder = file("labels.gz", bytes);
         Ok(read_idx::<1>(folder.path(), "labels")?.values().to_vec())
@@ -219,7 +219,7 @@ mod tests {
         for len in 2..data.len() {
             let cut_off = error(&data[..len]);
             assert!(cut_off.contains("damaged or cut off"), "{cut_off}");
-            // The last bytes are zeros themselves: those of the length.
+            // The last bytes, of the length, are zeros.
             if len < data.len() - 3 {
                 let padded = error(&[&data[..len], &[0; 64]].concat());
                 assert!(padded.contains("damaged or cut off"), "{len}: {padded}");
@@ -257,7 +257,7 @@ mod tests {
         assert!(version.as_slice().starts_with(b"Linux"));
     }
 
-    /// What is wrong, what the message must say, and the file.
+    /// The defect, the expected message, and the file.
     #[test]
     fn damage_is_named_with_path_and_numbers() {
         let cases: [(&str, &str, &[u8]); 5] = [

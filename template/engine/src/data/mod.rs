@@ -12,6 +12,7 @@ pub mod download;
 mod idx;
 #[cfg(feature = "image-folder")]
 mod image_folder;
+mod labelled_images;
 mod prefetch;
 mod random;
 mod shard;
@@ -22,6 +23,10 @@ pub use distributed::{Augment, BatchInfo, BatchOptions, DistributedDataset, Epoc
 pub use idx::{Idx, read_idx, read_idx_file};
 #[cfg(feature = "image-folder")]
 pub use image_folder::{ImageFolder, Picture};
+pub use labelled_images::LabelledImages;
 pub use random::stream;
 pub use shard::{Collate, Shard};
 pub use splits::Datasets;
+
+// For implementations of `Dataset::hash_labels`.
+pub use sha2::{Digest, Sha256};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Shard, distributed::Batches};
-use crate::distribute::PerReplica;
+use crate::replica::PerReplica;
 
 /// A global batch, sharded over the replicas of this process.
 type Shards<E> = PerReplica<Shard<E>>;
@@ -75,11 +75,11 @@ impl<E> Iterator for Prefetch<E> {
 }
 
 fn read_batches<E>(jobs: &Mutex<Receiver<Job<E>>>) {
-    // Waits for the next one with the lock, and reads without it.
+    // Waits for a job with the lock held, and reads without it.
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok((mut shards, done)) = next() {
         shards.iter_mut().for_each(Shard::read_ahead);
-        // Nobody waits for it where the epoch was left early.
+        // The receiver is gone if the epoch ended early.
         let _ = done.send(shards);
     }
 }

@@ -14,7 +14,7 @@ use burn::{
 
 use super::{Augment, BatchInfo, BatchOptions, dataset::Shared, stream};
 use crate::{
-    distribute::{PerReplica, panic_message, replica_context},
+    replica::{PerReplica, panic_message, replica_context},
     report::profile::{Phase, span},
 };
 

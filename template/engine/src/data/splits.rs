@@ -25,7 +25,8 @@ impl<E: Send + 'static> Datasets<E> {
     }
 
     /// Batches the training, validation and test splits by the global batch size, and shards each batch
-    /// over the replicas. `augment` transforms training examples at random, anew in every epoch.
+    /// over the replicas. Training examples are shuffled, unless they [have an order of their
+    /// own](super::Dataset::is_ordered), and `augment` transforms them at random, anew in every epoch.
     ///
     /// # Errors
     /// No strategy is registered, or a split has no batch.
@@ -40,7 +41,7 @@ impl<E: Send + 'static> Datasets<E> {
             None if options.drop_remainder => Remainder::Drop,
             None => Remainder::Keep,
         };
-        // Each example of validation and test counts once, so nothing is dropped or changed there.
+        // Each validation and test example counts once, without dropping or augmentation.
         let evaluation = BatchOptions {
             global_batch_size: globals::global_batch_size()?,
             seed: options.seed,
@@ -52,7 +53,7 @@ impl<E: Send + 'static> Datasets<E> {
             augment: None,
         };
         let training = BatchOptions {
-            shuffle: true,
+            shuffle: !train.is_ordered(),
             remainder,
             accumulate: options.accumulate,
             training: true,
@@ -68,5 +69,61 @@ impl<E: Send + 'static> Datasets<E> {
             validation: distribute("validation", validation, evaluation.clone())?,
             test: distribute("test", test, evaluation)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::{
+        data::Dataset,
+        test_task::{options, set_up},
+    };
+
+    struct Numbers {
+        is_ordered: bool,
+    }
+
+    impl Dataset for Numbers {
+        type Example = usize;
+
+        fn len(&self) -> usize {
+            32
+        }
+
+        fn get(&self, index: usize) -> Result<usize> {
+            Ok(index)
+        }
+
+        fn is_ordered(&self) -> bool {
+            self.is_ordered
+        }
+    }
+
+    /// The training examples of the first epoch, on a separate thread, as each can register one strategy.
+    fn first_epoch(is_ordered: bool) -> Vec<usize> {
+        let read = move || -> Result<Vec<usize>> {
+            let options = options(&["--batch-size", "4"]);
+            set_up(&options)?;
+            let numbers: Shared<usize> = Arc::new(Numbers { is_ordered });
+            let splits = [Arc::clone(&numbers), Arc::clone(&numbers), numbers];
+            let datasets = Datasets::distribute(&options, splits, |example, _| Ok(example))?;
+            let shards = datasets.train.epoch(1).flatten();
+            let examples = shards.map(|shard| shard.examples());
+            Ok(examples.collect::<Result<Vec<_>>>()?.concat())
+        };
+        thread::spawn(read).join().unwrap().unwrap()
+    }
+
+    #[test]
+    fn training_shuffles_what_has_no_order_of_its_own() {
+        let in_order = Vec::from_iter(0..32);
+        assert_eq!(first_epoch(true), in_order);
+        let mut shuffled = first_epoch(false);
+        assert_ne!(shuffled, in_order);
+        shuffled.sort_unstable();
+        assert_eq!(shuffled, in_order);
     }
 }

@@ -1,4 +1,4 @@
-//! [`super::conv2d`] on Burn's CPU backend: batches cut into pieces for all threads.
+//! [`super::conv2d`] on Burn's CPU backend: batches split into pieces for all threads.
 
 use std::{array, ops::Range};
 
@@ -13,13 +13,13 @@ use super::{
     operation::{self, Operation, tensor},
     unfolded::{Buffers, Convolution, Gradients},
 };
-use crate::distribute::add;
+use crate::comm::add;
 
-/// Parts of a batch that sum gradients on their own. It is the same on any number of threads, so sums
-/// have the same order.
+/// Parts of a batch with partial gradient sums; independent of the number of threads, for a fixed order
+/// of summation.
 const PARTS: usize = 16;
 
-/// Whether a pooling takes the largest of each 2x2 values.
+/// True for a 2x2 max pooling with stride 2.
 pub fn is_2x2(pool: &MaxPool2d) -> bool {
     let unpadded = matches!(
         pool.padding,
@@ -29,9 +29,8 @@ pub fn is_2x2(pool: &MaxPool2d) -> bool {
     unpadded && sizes == [[2, 2], [2, 2], [1, 1]] && !pool.ceil_mode
 }
 
-/// The layer on `x`, or none where it is not for this module: on another device, in another type, under
-/// gradient checkpointing, with groups, or with sizes that do not fit, of which Burn's layer says what is
-/// wrong.
+/// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, groups,
+/// or shapes that do not match, which Burn's layer reports.
 pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
     let convolution = convolution(layer, pooled, x)?;
     let weight = layer.weight.val();
@@ -72,7 +71,7 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
 }
 
 impl<const N: usize> Operation<N> for Convolution {
-    /// With pooling, which value of each window was the largest.
+    /// With pooling, the argmax of each window.
     type Kept = Vec<u32>;
 
     fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept) {
@@ -85,7 +84,7 @@ impl<const N: usize> Operation<N> for Convolution {
         let (group, values) = (self.group(), self.output_values());
         let mut output = vec![0.0; batch * values];
         let mut chosen = vec![0; if self.pooled { batch * values } else { 0 }];
-        // Without pooling there is nothing to cut.
+        // Empty without pooling.
         let mut pieces: Vec<&mut [u32]> = chosen.chunks_mut(group * values).collect();
         pieces.resize_with(batch.div_ceil(group), Default::default);
         output
@@ -165,17 +164,17 @@ impl<const N: usize> Operation<N> for Convolution {
     }
 }
 
-/// What the backward pass reads.
+/// The inputs of the backward pass.
 struct Inputs<'a> {
     images: &'a [f32],
-    /// By output, or empty where no gradient of the images is wanted.
+    /// By output; empty if the gradient of the images is not needed.
     weight: &'a [f32],
     gradient: &'a [f32],
     chosen: &'a [u32],
 }
 
 impl Convolution {
-    /// Adds to the sums what the images of a part give, group after group.
+    /// Adds the gradients of a part's images to the sums, by group.
     fn backward_part(
         &self,
         part: Range<usize>,
@@ -231,8 +230,8 @@ mod tests {
         Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
     }
 
-    /// The output, and the gradients of images, weight and bias, if it has one, where the gradient of
-    /// the output differs from place to place.
+    /// The output, and the gradients of images, weight and bias (if any), for a non-constant gradient of the
+    /// output.
     fn results(conv: &Conv2d, x: &Tensor<4>, layer: Layer) -> Vec<TensorData> {
         let x = x.clone().detach().require_grad();
         let output = layer(conv, x.clone());
@@ -279,7 +278,7 @@ mod tests {
                 [20, 2, 8, 7],
             ),
             (conv([2, 3], [3, 2]).with_dilation([2, 3]), [4, 2, 11, 9]),
-            // Unfolded some rows at a time.
+            // Unfolded in pieces of several rows.
             (conv([64, 3], [7, 7]), [2, 64, 15, 27]),
         ]
     }

@@ -6,10 +6,10 @@ use rayon::prelude::*;
 use super::operation::{self, Operation, tensor};
 use crate::vectors::{normal, vectorized};
 
-/// Values that a thread takes at a time.
+/// Values per work item of a thread.
 const PIECE: usize = 1 << 13;
 
-/// The unit of each value of `x`, or none where it is not for this module.
+/// GELU of `x`; `None` if unsupported.
 pub fn on_cpu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
     operation::on_cpu(Gelu, [x])
 }
@@ -58,17 +58,17 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of values around those at which vectors and pieces for threads end.
+    /// Numbers of values around vector and piece boundaries.
     const COUNTS: [usize; 6] = [0, 1, 17, PIECE - 1, PIECE, 2 * PIECE + 5];
 
-    /// Values between `-size` and `size` that differ.
+    /// Distinct values between `-size` and `size`.
     fn values(count: usize, size: f32) -> Tensor<1> {
         let values = (0..count).map(|place| (place * 7_919 % 2_003) as f32 / 1_001.0 - 1.0);
         let values: Vec<f32> = values.map(|value| value * size).collect();
         Tensor::from_data(TensorData::from(&values[..]), &Device::flex().autodiff())
     }
 
-    /// The units, and the gradient of `x`, where that of the units differs from place to place.
+    /// The output, and the gradient of `x` for a non-constant gradient of the output.
     fn results(x: &Tensor<1>, gelu: fn(Tensor<1>) -> Tensor<1>) -> [TensorData; 2] {
         let x = x.clone().detach().require_grad();
         let units = gelu(x.clone());

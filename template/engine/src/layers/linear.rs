@@ -9,13 +9,13 @@ use super::{
     matrix::{Matrix, Threads, multiply},
     operation::{self, Operation, tensor},
 };
-use crate::distribute::add;
+use crate::comm::add;
 
-/// Rows and columns that are transposed at a time.
+/// Rows and columns of a transposed tile.
 const TILE: usize = 16;
 
-/// The layer on `x`, or none where it is not for this module: on another device, in another type, under
-/// gradient checkpointing, or with sizes that do not fit, of which Burn's layer says what is wrong.
+/// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, or shapes
+/// that do not match, which Burn's layer reports.
 pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
     let [inputs, outputs] = layer.weight.dims();
     let dims = x.dims();
@@ -88,7 +88,7 @@ impl<const N: usize> Operation<N> for Product {
     }
 }
 
-/// A tensor of the shape of `like`, but with rows of `columns` values.
+/// A tensor of the shape of `like`, except for rows of `columns` values.
 fn rows_of(like: &FlexTensor, values: Vec<f32>, columns: usize) -> FlexTensor {
     let mut dims: Vec<usize> = like.layout().shape().iter().copied().collect();
     if let Some(last) = dims.last_mut() {
@@ -111,8 +111,8 @@ fn x_gradient(gradient: Matrix, weight: Matrix) -> Vec<f32> {
         );
         return product;
     }
-    // The library packs what it multiplies, and takes as long to pack a large transposed weight as to
-    // multiply with it. The product transposed needs the weight as it is.
+    // The library packs its operands, and packing a large transposed weight takes as long as the product.
+    // The transposed product uses the weight as it is.
     multiply(
         &mut product,
         false,
@@ -176,8 +176,8 @@ mod tests {
         on_cpu(layer, &x).expect("a layer for this module")
     }
 
-    /// The output, and the gradients of input, weight and bias, if it has one, where the gradient of
-    /// the output differs from place to place.
+    /// The output, and the gradients of input, weight and bias (if any), for a non-constant gradient of the
+    /// output.
     fn results(linear: &Linear, x: &Tensor<3>, layer: Layer) -> Vec<TensorData> {
         let x = x.clone().detach().require_grad();
         let output = layer(linear, x.clone());
@@ -189,7 +189,7 @@ mod tests {
         all
     }
 
-    /// Layers, and inputs with more rows than the layer has outputs, and with fewer.
+    /// Layers, with input shapes of more and of fewer rows than outputs.
     fn cases() -> Vec<(LinearConfig, [usize; 3])> {
         vec![
             (LinearConfig::new(5, 7), [2, 3, 5]),

@@ -1,22 +1,22 @@
-//! Products of matrices, by the library that Burn multiplies with.
+//! Matrix products, with the library that Burn uses.
 
 use std::ops::Range;
 
-/// A matrix in a slice.
+/// A strided matrix view of a slice.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     values: &'a [f32],
     /// Rows and columns.
     size: [usize; 2],
-    /// How far apart two rows are, and two columns.
+    /// Strides of rows and columns.
     strides: [usize; 2],
 }
 
 impl<'a> Matrix<'a> {
-    /// One row after the other.
+    /// A row-major matrix.
     ///
     /// # Panics
-    /// There are fewer values.
+    /// `values` is too short.
     pub fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
         let values = &values[..rows * columns];
         Matrix {
@@ -26,16 +26,16 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Some of the columns.
+    /// A range of columns.
     ///
     /// # Panics
-    /// There are fewer.
+    /// The range is out of bounds.
     pub fn columns(self, columns: Range<usize>) -> Self {
         let ([rows, all], strides) = (self.size, self.strides);
         assert!(columns.start <= columns.end && columns.end <= all);
         let start = columns.start * strides[1];
         Matrix {
-            // Without rows, or at the end, there may be nothing.
+            // Empty without rows, or at the end.
             values: self.values.get(start..).unwrap_or_default(),
             size: [rows, columns.len()],
             strides,
@@ -58,19 +58,19 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Who works on a product. Its bits are the same.
+/// The threads of a product; its result does not depend on them.
 #[derive(Clone, Copy)]
 pub enum Threads {
     /// The calling thread alone.
     This,
-    /// Those of this replica.
+    /// The threads of this replica.
     All,
 }
 
-/// `product = left * right`, or `product += left * right`, row after row.
+/// `product = left * right`, or `product += left * right`, row-major.
 ///
 /// # Panics
-/// Sizes that do not fit, or a `product` that is too short.
+/// Sizes do not match, or `product` is too short.
 pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, threads: Threads) {
     let ([rows, inner], [inner_too, columns]) = (left.size, right.size);
     assert_eq!(inner, inner_too);
@@ -80,8 +80,8 @@ pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, thr
         Threads::This => gemm::Parallelism::None,
         Threads::All => gemm::Parallelism::Rayon(0),
     };
-    // SAFETY: sizes and strides stay within the slices, as `Matrix::new`, `Matrix::columns` and the cut of
-    // `product` above see to; `product` is borrowed by nothing else.
+    // SAFETY: `Matrix::new`, `Matrix::columns` and the slicing of `product` above ensure that sizes and
+    // strides stay within the slices; `product` is borrowed exclusively.
     unsafe {
         gemm::gemm(
             rows,
@@ -111,7 +111,7 @@ pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, thr
 mod tests {
     use super::*;
 
-    /// Row after row.
+    /// The row-major product.
     fn product(left: Matrix, right: Matrix) -> Vec<f32> {
         let at = |it: &Matrix, row, column| it.values[row * it.strides[0] + column * it.strides[1]];
         let ([rows, inner], [_, columns]) = (left.size(), right.size());

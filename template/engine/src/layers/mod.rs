@@ -1,8 +1,9 @@
-//! Layers that Burn has, computed faster on the CPU. The parameters stay in Burn's modules, so
-//! checkpoints do not change.
+//! Burn's layers with faster CPU kernels, and reproducible dropout. Parameters stay in Burn's modules, so
+//! checkpoints are unaffected.
 
 #[cfg(feature = "cpu-layers")]
 mod convolution;
+mod dropout;
 #[cfg(feature = "cpu-layers")]
 mod gelu;
 #[cfg(feature = "cpu-layers")]
@@ -24,15 +25,16 @@ use burn::{
     },
 };
 
-/// What `layer.forward(x)` gives, within rounding: from `[batch, channels, height, width]` to
-/// `[batch, outputs, ..]`.
+pub use dropout::Dropout;
+
+/// `layer.forward(x)`, up to rounding: from `[batch, channels, height, width]` to `[batch, outputs, ..]`.
 ///
 /// On the CPU with the feature `cpu-layers`, in `f32` and without groups, images are unfolded into
-/// matrices, some at a time, and gradients come from the same matrices. Elsewhere and under
-/// gradient checkpointing it is Burn's.
+/// matrices (im2col) piece by piece, forward and backward. Otherwise, and under gradient checkpointing,
+/// this calls Burn's layer.
 ///
 /// # Panics
-/// As [`Conv2d::forward`]: shapes that do not fit.
+/// As [`Conv2d::forward`]: shapes do not match.
 pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     #[cfg(feature = "cpu-layers")]
     if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
@@ -41,13 +43,13 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     layer.forward(x)
 }
 
-/// What `pool.forward(relu(layer.forward(x)))` gives, within rounding.
+/// `pool.forward(relu(layer.forward(x)))`, up to rounding.
 ///
-/// Where [`conv2d`] computes on its own and `pool` takes each 2x2 values, what is between the layers
-/// stays in the cache, which saves most of the memory and of the time that is not multiplication.
+/// If [`conv2d`] uses its own kernel and `pool` is 2x2, the layers are fused: intermediate values stay in
+/// cache, which saves most memory and most time outside of matrix products.
 ///
 /// # Panics
-/// As [`Conv2d::forward`]: shapes that do not fit.
+/// As [`Conv2d::forward`]: shapes do not match.
 pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     #[cfg(feature = "cpu-layers")]
     if convolution::is_2x2(pool)
@@ -58,14 +60,13 @@ pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) ->
     pool.forward(relu(conv2d(layer, x)))
 }
 
-/// What `layer.forward(x)` gives, within rounding: from `[.., inputs]` to `[.., outputs]`.
+/// `layer.forward(x)`, up to rounding: from `[.., inputs]` to `[.., outputs]`.
 ///
-/// On the CPU with the feature `cpu-layers`, in `f32`, the bias is where the product begins, and
-/// gradients are multiplied in the order in which the weight lies in memory. Elsewhere it is Burn's, as for
-/// [`conv2d`].
+/// On the CPU with the feature `cpu-layers`, in `f32`, the product accumulates onto the bias, and the
+/// backward pass uses the weight without transposing it. Otherwise this calls Burn's layer, as [`conv2d`].
 ///
 /// # Panics
-/// As [`Linear::forward`]: shapes that do not fit.
+/// As [`Linear::forward`]: shapes do not match.
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     #[cfg(feature = "cpu-layers")]
     if let Some(product) = linear::on_cpu(layer, &x) {
@@ -74,11 +75,10 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     layer.forward(x)
 }
 
-/// What [`activation::gelu`] gives, within rounding: the Gaussian error linear unit of each value, of the
-/// same shape.
+/// [`activation::gelu`], up to rounding: the Gaussian error linear unit of each value, of the same shape.
 ///
-/// On the CPU with the feature `cpu-layers`, in `f32`, many values are computed at once. Elsewhere it is
-/// Burn's, as for [`conv2d`]; on GPUs, the gradient of Burn's is that of the approximation by tanh.
+/// On the CPU with the feature `cpu-layers`, in `f32`, the kernel is vectorized. Otherwise this calls
+/// Burn's function, as [`conv2d`]; on GPUs, its gradient is that of the tanh approximation.
 ///
 /// Source: D. Hendrycks and K. Gimpel, Gaussian error linear units, 2016.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {

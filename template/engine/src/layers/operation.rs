@@ -1,4 +1,4 @@
-//! Operations of one's own on Burn's CPU backend, by its interface for custom operations.
+//! Custom operations on Burn's CPU backend.
 //!
 //! Source: the Burn Book, "Custom operations".
 
@@ -19,15 +19,15 @@ use burn::{
     },
 };
 
-/// An operation on `N` tensors in `f32`, which it gets contiguous.
+/// An operation on `N` contiguous tensors of `f32`.
 pub trait Operation<const N: usize>: Clone + Debug + Send + 'static {
-    /// What the backward pass needs beside the inputs.
+    /// The state for the backward pass, in addition to the inputs.
     type Kept: Clone + Debug + Send;
 
-    /// The output.
+    /// The output, and the state for the backward pass.
     fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept);
 
-    /// The gradients of the inputs, where they are wanted, from that of the output, which is contiguous.
+    /// The requested gradients of the inputs, from the contiguous gradient of the output.
     fn backward(
         &self,
         inputs: [&FlexTensor; N],
@@ -41,11 +41,11 @@ pub trait Operation<const N: usize>: Clone + Debug + Send + 'static {
 pub trait Input {
     /// The element type.
     fn dtype(&self) -> DType;
-    /// None where nothing is recorded.
+    /// The checkpointing strategy; `None` without autodiff.
     fn checkpointing(&self) -> Option<GradientCheckpointingStrategy>;
-    /// None on another device.
+    /// The values; `None` on another device.
     fn values(&self) -> Option<FlexTensor>;
-    /// None on another device, or where nothing is recorded.
+    /// The autodiff tensor; `None` on another device or without autodiff.
     fn recorded(&self) -> Option<RecordedTensor>;
 }
 
@@ -70,8 +70,8 @@ impl<const D: usize> Input for Tensor<D> {
     }
 }
 
-/// What `operation` gives, recorded where the first of `inputs` is, or none where it is not for this
-/// module: on another device, in another type, or where activations are computed again to save memory.
+/// The output of `operation`, with autodiff if the first input has it; `None` if unsupported: another
+/// device or type, or gradient checkpointing.
 pub fn on_cpu<O: Operation<N>, const N: usize, const D: usize>(
     operation: O,
     inputs: [&dyn Input; N],
@@ -107,12 +107,12 @@ fn all<T, const N: usize>(
     all?.try_into().ok()
 }
 
-/// A tensor of values in the order of rows.
+/// A tensor of row-major values.
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
-/// An operation that takes part in the backward pass.
+/// An operation with a backward pass.
 #[derive(Clone, Debug)]
 struct Recorded<O>(O);
 

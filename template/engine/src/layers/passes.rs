@@ -1,32 +1,31 @@
-//! Passes over memory around the products of a convolution, for the vector instructions of this
-//! processor.
+//! Vectorized memory passes before and after the matrix products of a convolution.
 //!
-//! Between them channels come last: the values of a pixel lie side by side, so that however narrow an
-//! image is, whole vectors are copied, pooled and added.
+//! Intermediate layouts are channels-last: the values of a pixel are contiguous, so that whole vectors are
+//! copied, pooled and added, however narrow an image is.
 
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::unfolded::{Convolution, Piece};
-use crate::distribute::add;
+use crate::comm::add;
 
-/// Values that are copied at a time: runs are read and written up to this many values further.
+/// Values per copy: runs are read and written rounded up to this many values.
 pub const LANES: usize = 8;
-/// Pixels that are transposed at a time, and stay in the cache.
+/// Pixels of a transposed tile, which fits into cache.
 const TILE: usize = 32;
-/// Instead of one of a window's values: the ReLU gave 0.
+/// The argmax of a window whose ReLU is 0.
 const OFF: u32 = u32::MAX;
 
-/// A pass with what it reads and then what it writes; `images` are `[images, channels, height, width]`,
-/// and the others as in [`super::unfolded::Buffers`].
+/// A pass with its inputs, then its outputs; `images` are `[images, channels, height, width]`, and other
+/// buffers as in [`super::unfolded::Buffers`].
 pub enum Pass<'a> {
     /// From images to padded ones.
     Pad(&'a [f32], &'a mut [f32]),
     /// From padded images to unfolded ones.
     Unfold(&'a Piece, &'a [f32], &'a mut [f32]),
-    /// From convolved images, a bias and a buffer for pixels to the output, and which value of each
-    /// window was the largest, `[images, rows, columns, outputs]`.
+    /// From convolved images, a bias and a pixel buffer to the output, and the argmax of each window,
+    /// `[images, rows, columns, outputs]`.
     Finish(
         &'a Piece,
         &'a mut [f32],
@@ -35,8 +34,8 @@ pub enum Pass<'a> {
         &'a mut [f32],
         &'a mut [u32],
     ),
-    /// From the gradient of the output, what [`Pass::Finish`] chose, the sums for the bias, to which it
-    /// adds, and a buffer for pixels to the gradient of convolved images.
+    /// From the gradient of the output, the argmax of [`Pass::Finish`] and a pixel buffer to the gradient of
+    /// convolved images; accumulates the gradient of the bias.
     Spread(
         &'a Piece,
         &'a [f32],
@@ -51,7 +50,7 @@ pub enum Pass<'a> {
     Crop(&'a [f32], &'a mut [f32]),
 }
 
-/// A type and no closure, as two passes are told which instructions there are.
+/// A type instead of a closure, as two passes take the SIMD token.
 struct Vectorized<'a>(&'a Convolution, Pass<'a>);
 
 impl WithSimd for Vectorized<'_> {
@@ -80,7 +79,7 @@ impl Convolution {
         Arch::new().dispatch(Vectorized(self, pass));
     }
 
-    /// Where each row of images is in its first plane, and its pixels in padded images.
+    /// The offsets of each image row in its first plane, and of its pixels in padded images.
     #[inline(always)]
     fn rows_of(&self, images: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let ([_, width], [rows, columns]) = (self.padded(), self.image);
@@ -111,7 +110,7 @@ impl Convolution {
         }
     }
 
-    /// Values that lie side by side in padded images and in unfolded ones.
+    /// Length of a run, contiguous in both padded and unfolded images.
     fn run(&self) -> usize {
         match self.dilation[1] {
             1 => self.kernel[1] * self.channels,
@@ -119,12 +118,12 @@ impl Convolution {
         }
     }
 
-    /// Calls with where each run begins in unfolded images, and in padded ones.
+    /// Calls with the offset of each run in unfolded and in padded images.
     #[inline(always)]
     fn for_each_run(&self, piece: &Piece, mut call: impl FnMut(usize, usize)) {
         let ([_, width], [_, columns], run) = (self.padded(), self.convolved(), self.run());
         let [row_step, column_step] = [width * self.channels, self.channels];
-        // Of a place, from its first value.
+        // Offsets of the runs of a place.
         let mut offsets = Vec::new();
         for row in 0..self.kernel[0] {
             let row = row * self.dilation[0] * row_step;
@@ -148,7 +147,7 @@ impl Convolution {
 
     #[inline(always)]
     fn unfold(&self, piece: &Piece, padded: &[f32], unfolded: &mut [f32]) {
-        // What is written after a run is written again with the next one.
+        // Values written beyond a run are overwritten by the next one.
         let length = self.run().next_multiple_of(LANES);
         self.for_each_run(
             piece,
@@ -171,8 +170,8 @@ impl Convolution {
         );
     }
 
-    /// Of each image of a piece: where its convolved places are, where its part of the first plane of the
-    /// output begins, and where its pixels are among all.
+    /// For each image of a piece: the ranges of its convolved places, the offset of its part of the first
+    /// output plane, and the range of its pixels.
     #[inline(always)]
     fn parts(
         &self,
@@ -267,7 +266,7 @@ impl Convolution {
                 for ((pixel, chosen), rows) in pixels.zip((&mut upper).zip(&mut lower)) {
                     unpool(simd, (pixel, chosen), bias, rows.into());
                 }
-                // A last column alone is not pooled, nor a last row.
+                // An odd last column or row is not pooled.
                 upper.into_remainder().fill(0.0);
                 lower.into_remainder().fill(0.0);
             }
@@ -276,7 +275,7 @@ impl Convolution {
     }
 }
 
-/// From planes, `distance` values apart, to pixels of all channels.
+/// From planes, `distance` values apart, to channels-last pixels.
 #[inline(always)]
 fn to_pixels(planes: &[f32], distance: usize, pixels: &mut [f32], channels: usize) {
     let count = pixels.len() / channels;
@@ -292,7 +291,7 @@ fn to_pixels(planes: &[f32], distance: usize, pixels: &mut [f32], channels: usiz
     }
 }
 
-/// And back.
+/// From channels-last pixels to planes, `distance` values apart.
 #[inline(always)]
 fn to_planes(pixels: &[f32], channels: usize, planes: &mut [f32], distance: usize) {
     let count = pixels.len() / channels;
@@ -308,8 +307,8 @@ fn to_planes(pixels: &[f32], channels: usize, planes: &mut [f32], distance: usiz
     }
 }
 
-/// From two rows of two pixels each to the largest of the four values of each output plus `bias`, and
-/// which one it was; 0 and [`OFF`] where that is not above 0. NaN stays.
+/// ReLU of the maximum of each 2x2 window plus `bias`, and the argmax; 0 and [`OFF`] if not above 0. NaN is
+/// kept.
 #[inline(always)]
 fn pool<S: Simd>(
     simd: S,
@@ -346,7 +345,7 @@ fn pool<S: Simd>(
     }
 }
 
-/// What [`pool`] does, of as many windows as a vector has lanes.
+/// [`pool`] of one vector of windows.
 #[inline(always)]
 fn largest<S: Simd>(
     simd: S,
@@ -367,7 +366,7 @@ fn largest<S: Simd>(
     (value, simd.select_u32s(is_off, off, which))
 }
 
-/// The larger of two values, or the one that is not a number; each with its place in the window.
+/// The larger of two values, or NaN; each with its index in the window.
 #[inline(always)]
 fn larger<S: Simd>(
     simd: S,
@@ -381,8 +380,8 @@ fn larger<S: Simd>(
     (value, simd.select_u32s(is_two, two.1, one.1))
 }
 
-/// From a gradient to two rows of two pixels each: where the chosen value was, and 0 elsewhere. Adds it to
-/// the sums for the bias.
+/// The backward pass of [`pool`]: the gradient goes to the argmax of each 2x2 window, and 0 to the other
+/// values. Accumulates the gradient of the bias.
 #[inline(always)]
 fn unpool<S: Simd>(
     simd: S,
@@ -418,14 +417,14 @@ fn unpool<S: Simd>(
     }
 }
 
-/// A gradient at one place of the window.
+/// The gradient of one value of the window.
 #[inline(always)]
 fn at_place<S: Simd>(simd: S, gradient: S::f32s, chosen: S::u32s, which: S::u32s) -> S::f32s {
     let is_it = simd.equal_u32s(chosen, which);
     simd.select_f32s(is_it, gradient, simd.splat_f32s(0.0))
 }
 
-/// A gradient where the ReLU kept the value.
+/// The gradient of the ReLU.
 #[inline(always)]
 fn kept<S: Simd>(simd: S, gradient: S::f32s, chosen: S::u32s) -> S::f32s {
     let is_off = simd.equal_u32s(chosen, simd.splat_u32s(OFF));

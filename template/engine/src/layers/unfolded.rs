@@ -1,10 +1,10 @@
-//! Convolutions as matrix products: `convolved [places, outputs] = unfolded [places, taps] * weight [taps,
-//! outputs]`, where a place is one of the output, and a tap one of the values that it depends on, in the
-//! order `[rows, columns, channels]` of the kernel.
+//! Convolutions as matrix products (im2col): `convolved [places, outputs] = unfolded [places, taps] * weight
+//! [taps, outputs]`, where a place is an output pixel, and a tap one of its input values, in the kernel's
+//! order `[rows, columns, channels]`.
 //!
 //! Source: Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing"
-//! (2006). What is unfolded at a time, some small images or some rows of a large one, fits into a core's
-//! cache.
+//! (2006). Images are unfolded in pieces that fit into a core's cache: several small images, or several rows
+//! of a large one.
 
 use std::ops::Range;
 
@@ -13,60 +13,60 @@ use super::{
     passes::{LANES, Pass},
 };
 
-/// Values that are unfolded at a time, about: half a MiB.
+/// Approximate number of unfolded values per piece, half a MiB.
 const VALUES: usize = 1 << 17;
-/// Places that are enough for a fast product.
+/// Number of places for a fast product.
 const PLACES: usize = 256;
-/// Columns that a product computes at a time with the longest vectors.
+/// Columns per product kernel with the longest vectors.
 const COLUMNS: usize = 16;
 
-/// Sizes of a convolution without groups, and of what follows it.
+/// Sizes of a convolution without groups, and its fused pooling.
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution {
     pub channels: usize,
-    /// Rows and columns, like all pairs here.
+    /// Rows and columns, as for all pairs.
     pub image: [usize; 2],
     pub outputs: usize,
     pub kernel: [usize; 2],
     pub stride: [usize; 2],
     pub dilation: [usize; 2],
-    /// Zeros before and after.
+    /// Zero padding before and after.
     pub padding: [(usize, usize); 2],
-    /// Whether a ReLU and the largest of each 2x2 values follow.
+    /// Whether a ReLU and a 2x2 max pooling follow.
     pub pooled: bool,
 }
 
-/// For one group of images at a time.
+/// Buffers for one group of images.
 pub struct Buffers {
     /// `[images, height, width, channels]` with the padding, which stays zero.
     padded: Vec<f32>,
-    /// Its gradient.
+    /// The gradient of `padded`.
     folded: Vec<f32>,
     /// `[images, places, taps]` of a piece, or its gradient.
     unfolded: Vec<f32>,
     /// `[images, places, outputs]` of a piece, or its gradient.
     convolved: Vec<f32>,
-    /// `[rows, columns, outputs]` of one image in the end, or its gradient.
+    /// `[rows, columns, outputs]` of one output image, or its gradient.
     pixels: Vec<f32>,
 }
 
-/// What is unfolded at a time.
+/// A range of images and rows that is unfolded at a time.
 pub struct Piece {
     pub images: usize,
-    /// Of each image when it is convolved.
+    /// Rows of each convolved image.
     pub rows: Range<usize>,
 }
 
-/// Gradients of the parameters, to which each group of images adds.
+/// Gradients of the parameters, accumulated over groups of images.
 pub struct Gradients {
-    /// As [`Convolution::weight_gradient`] takes it, or empty where it is not wanted.
+    /// The input of [`Convolution::weight_gradient`]; empty if not needed.
     pub weight: Vec<f32>,
     /// `[outputs]`, or empty.
     pub bias: Vec<f32>,
 }
 
 impl Convolution {
-    /// Rows and columns with the padding.
+    /// Rows and columns including padding.
     pub fn padded(&self) -> [usize; 2] {
         [0, 1].map(|axis| self.image[axis] + self.padding[axis].0 + self.padding[axis].1)
     }
@@ -77,7 +77,7 @@ impl Convolution {
         [0, 1].map(|axis| self.dilation[axis] * (self.kernel[axis] - 1) < padded[axis]) == [true; 2]
     }
 
-    /// Rows and columns before a pooling.
+    /// Rows and columns before pooling.
     pub fn convolved(&self) -> [usize; 2] {
         let padded = self.padded();
         [0, 1].map(|axis| {
@@ -86,7 +86,7 @@ impl Convolution {
         })
     }
 
-    /// Rows and columns in the end.
+    /// Rows and columns of the output.
     pub fn output(&self) -> [usize; 2] {
         let convolved = self.convolved();
         if self.pooled {
@@ -104,7 +104,7 @@ impl Convolution {
         self.convolved().iter().product()
     }
 
-    /// Values of an image, and of what comes of it.
+    /// Number of values of an input image.
     pub fn image_values(&self) -> usize {
         self.channels * self.image[0] * self.image[1]
     }
@@ -117,13 +117,13 @@ impl Convolution {
         self.channels * self.padded().iter().product::<usize>()
     }
 
-    /// Images that are computed together.
+    /// Number of images per group.
     pub fn group(&self) -> usize {
         let places = self.places();
         (VALUES / (self.taps() * places)).clamp(1, PLACES.div_ceil(places))
     }
 
-    /// Rows of a piece, an even number: windows have two.
+    /// Rows of a piece, even for 2x2 windows.
     fn rows(&self) -> usize {
         let [rows, columns] = self.convolved();
         let fitting = VALUES / (self.taps() * columns);
@@ -155,7 +155,7 @@ impl Convolution {
         }
     }
 
-    /// Calls with tap, output, and where their weight is in Burn's order `[outputs, channels, rows,
+    /// Calls with tap, output, and the index of their weight in Burn's order `[outputs, channels, rows,
     /// columns]`.
     fn for_each_weight(&self, mut call: impl FnMut(usize, usize, usize)) {
         let places = self.kernel[0] * self.kernel[1];
@@ -187,8 +187,8 @@ impl Convolution {
         by_output
     }
 
-    /// Whether the gradient of the weight is summed as `[taps, outputs]`, not `[outputs, taps]`: a
-    /// product computes whole vectors of its columns.
+    /// Whether the gradient of the weight is summed as `[taps, outputs]` rather than `[outputs, taps]`, for
+    /// columns in whole vectors.
     fn sums_by_tap(&self) -> bool {
         self.outputs.is_multiple_of(COLUMNS)
     }
@@ -206,8 +206,8 @@ impl Convolution {
         gradient
     }
 
-    /// From a group of images to `output`, with a weight by tap. With pooling, `chosen` says which value
-    /// of a window is the largest; without, it is empty.
+    /// From a group of images to `output`, with a weight by tap. With pooling, `chosen` is the argmax of each
+    /// window; otherwise it is empty.
     pub fn forward_group(
         &self,
         images: &[f32],
@@ -236,8 +236,8 @@ impl Convolution {
         }
     }
 
-    /// From the gradient of a group's output to those of the parameters, and of the images where
-    /// `image_gradient` is not empty, with a weight by output.
+    /// From the gradient of a group's output to those of the parameters, and of the images unless
+    /// `image_gradient` is empty, with a weight by output.
     pub fn backward_group(
         &self,
         images: &[f32],

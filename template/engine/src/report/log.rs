@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
 use super::whole_file;
-use crate::{distribute::MergedMetric, globals::Split};
+use crate::{globals::Split, metric::MergedMetric};
 
 /// File name of the metrics log in the output folder.
 pub const NAME: &str = "metrics.jsonl";
@@ -23,7 +23,7 @@ pub const NAME: &str = "metrics.jsonl";
 pub fn cut(log: &Path, key: &str, first: usize) -> Result<()> {
     let text = match fs::read_to_string(log) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        text => text.with_context(|| format!("cannot go on with {}", log.display()))?,
+        text => text.with_context(|| format!("cannot resume {}", log.display()))?,
     };
     let is_before = |line: &&str| {
         // A kill may have cut the last line off.

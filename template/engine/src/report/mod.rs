@@ -1,23 +1,14 @@
-//! Reporting: progress bars, one terminal line per epoch, machine-readable logs, TensorBoard event files,
-//! pictures, predictions and profiles.
+//! Reporting: progress bars, one terminal line per epoch, machine-readable logs, predictions
+//! and profiles.
 
-#[cfg(feature = "tensorboard")]
-mod board;
-#[cfg(not(feature = "tensorboard"))]
-#[path = "no_board.rs"]
-mod board;
-pub mod curves;
 mod log;
-pub mod picture;
 pub mod predictions;
 pub mod profile;
 pub mod stdout;
 mod steps;
 pub mod summary;
-#[cfg(feature = "tensorboard")]
-pub mod tensorboard;
 pub mod terminal;
-mod whole_file;
+pub(crate) mod whole_file;
 
 use std::{
     fs, io,
@@ -31,14 +22,15 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     checkpoint::{Checkpoints, Progress, lock::OutputLock, set_aside},
     data::DistributedDataset,
-    distribute::{Losses, MergedMetric},
     globals::{self, Split},
+    loss::Losses,
+    metric::MergedMetric,
     options::Options,
+    picture::{Picture, Sample, curves, sample_sheet},
     run_record::RunRecord,
     task::Task,
+    tensorboard::Board,
 };
-use board::Board;
-use picture::{Picture, Sample, sample_sheet};
 use steps::StepLog;
 
 const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
@@ -171,7 +163,7 @@ impl Report {
         board.map_or(Ok(()), |board| board.text(step, "run", &run.to_markdown()))
     }
 
-    /// Continues the logs of a resumed training. `repeats_end` tells that it was stopped before or during a
+    /// Continues the logs of a resumed training. `repeats_end` is true if it was stopped before or during a
     /// validation, so that it repeats the end of that epoch.
     ///
     /// # Errors
@@ -323,7 +315,7 @@ impl Report {
 
     /// Begins a pass of `steps` steps over a split.
     pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
-        // Indicatif draws nothing where the output is not a terminal.
+        // Indicatif draws only on a terminal.
         let target = match self.speaks {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),

@@ -1,4 +1,4 @@
-//! What `infer` writes.
+//! Predictions of `infer`, as CSV or JSON Lines.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -6,20 +6,51 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use burn::{module::Module, tensor::Device};
 use ciborium::Value as Cbor;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{stdout::stdout, whole_file};
-use crate::options::{Format, Infer};
+use crate::{
+    checkpoint::Checkpoints,
+    data::Collate,
+    options::{Format, Infer, Options},
+    replica::visible_devices,
+    task::Task,
+};
 
 const CANNOT: &str = "cannot write the predictions";
 
-/// Reads each of the files that `options` name, predicts for up to `batch` of its examples at once, and
-/// writes the predictions.
+/// Examples in a batch of [`infer`].
+const BATCH: usize = 256;
+
+/// Predicts on one device, without a strategy: loads a checkpoint into the model created by `model`, reads
+/// examples from files with `read`, and writes the predictions of `predict` for each batch.
 ///
 /// # Errors
-/// That of `read`; that of `predict`, with the file; or that of [`Predictions::write`].
+/// The checkpoint cannot be used, a file is missing or damaged, examples of one file do not fit in a batch,
+/// or the output cannot be written.
+pub fn infer<T: Task, P: Serialize>(
+    options: &Options,
+    infer: &Infer,
+    model: impl FnOnce(&Device) -> T::Model,
+    read: impl Fn(&Path) -> Result<Vec<T::Example>>,
+    predict: impl Fn(&T::Model, T::Batch) -> Result<Vec<P>>,
+) -> Result<()> {
+    let device = visible_devices().remove(0);
+    let checkpoint = Checkpoints::new::<T>(options).find(&infer.checkpoint)?;
+    let model = checkpoint.load_model(model(&device))?.valid();
+    predict_files(infer, BATCH, read, |examples| {
+        predict(&model, T::Batch::collate(examples.to_vec(), &device)?)
+    })
+}
+
+/// Reads each file of `options`, predicts for batches of up to `batch` examples, and writes the
+/// predictions.
+///
+/// # Errors
+/// The error of `read`, of `predict` with the file, or of [`Predictions::write`].
 pub fn predict_files<E, P: Serialize>(
     options: &Infer,
     batch: usize,
@@ -38,7 +69,7 @@ pub fn predict_files<E, P: Serialize>(
     })
 }
 
-/// Predictions on their way to a file or the standard output, one a row or line.
+/// A writer of predictions to a file or the standard output, one per row or line.
 pub struct Predictions {
     output: Output,
 }
@@ -52,12 +83,12 @@ enum Output {
 }
 
 impl Predictions {
-    /// Gives `predict` what writes to where `options` say, in their format. A failure leaves a file what it
-    /// was.
+    /// Calls `predict` with a writer to the output of `options`, in their format. A failure leaves a file
+    /// unchanged.
     ///
     /// # Errors
-    /// That of `predict`, or the output cannot be written: the disk is full, or the standard output is closed
-    /// or a pipe whose reader has gone, as after `| head`.
+    /// The error of `predict`, or the output cannot be written: the disk is full, or the standard output is
+    /// closed or a broken pipe, as after `| head`.
     pub fn write_all(options: &Infer, predict: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let write_to = |output: Box<dyn Write>| {
             let mut predictions = Self::to(output, options.format);
@@ -81,8 +112,7 @@ impl Predictions {
         Predictions { output }
     }
 
-    /// Writes the fields of each prediction after its file and its place there, of which the first one's is
-    /// `first`.
+    /// Writes the fields of each prediction after its file and index, which starts at `first`.
     ///
     /// # Errors
     /// A prediction has no fields or is not finite, or the output cannot be written.
@@ -98,7 +128,8 @@ impl Predictions {
             let mut row = Map::new();
             row.insert("file".into(), json!(file.display().to_string()));
             row.insert("index".into(), json!(index));
-            match serde_json::to_value(prediction)? {
+            // By way of text, in which an f32 has the digits that it needs, and not those of an f64.
+            match serde_json::from_str(&serde_json::to_string(prediction)?)? {
                 Value::Object(fields) => row.extend(fields),
                 other => bail!("a prediction must be a struct with named fields, not {other}"),
             }
@@ -131,12 +162,12 @@ impl Predictions {
     }
 }
 
-/// Makes sure that every number of a prediction is finite.
+/// Checks that every number of a prediction is finite.
 ///
 /// # Errors
-/// One is NaN or infinite, with its field; or the prediction cannot be serialised.
+/// A number is NaN or infinite, with its field; or the prediction cannot be serialised.
 pub fn ensure_finite(prediction: &impl Serialize) -> Result<()> {
-    // JSON would have `null` there, as where there is no value. CBOR has the number.
+    // JSON would have `null`, as for a missing value; CBOR keeps the number.
     let prediction = Cbor::serialized(prediction)?;
     if let Some((field, number)) = not_finite(&prediction) {
         let field = field.trim_start_matches('.');
@@ -145,7 +176,7 @@ pub fn ensure_finite(prediction: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// The first number that is not finite, and where it is.
+/// The field and value of the first number that is not finite.
 fn not_finite(value: &Cbor) -> Option<(String, f64)> {
     let within = |place: String, value| {
         let (inner, number) = not_finite(value)?;
@@ -172,7 +203,7 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-/// A value as CSV shows it: text without quotes, everything else as in JSON.
+/// A value in CSV: text without quotes, everything else as in JSON.
 fn cell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -188,7 +219,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::test_task::{Cli, Command};
+    use crate::{options::Command, test_task::Cli};
 
     #[derive(Clone, Copy, Serialize)]
     struct Prediction {
@@ -198,11 +229,11 @@ mod tests {
 
     const PREDICTION: Prediction = Prediction {
         name: "a, b",
-        share: 0.5,
+        share: 0.1,
     };
 
-    /// What predictions for the files `x` and `y`, of 3 examples and 1, are written to `output` as: two at
-    /// once, or none where `y` is damaged.
+    /// The output of predictions for the files `x` and `y`, of 3 examples and 1, in batches of two; an error
+    /// if `y` is damaged.
     fn predict(output: &Path, format: &str, y_is_damaged: bool) -> Result<String> {
         let infer = ["test", "infer", "x", "y", "--format", format, "--output"];
         let args = [&infer[..], &[output.to_str().unwrap()]].concat();
@@ -227,14 +258,14 @@ mod tests {
         let written = |format| predict(&folder.path().join("new"), format, false).unwrap();
         let rows = [
             "file,index,name,share",
-            "x,0,\"a, b\",0.5",
-            "x,1,\"a, b\",0.5",
-            "x,2,\"a, b\",0.5",
-            "y,0,\"a, b\",0.5",
+            "x,0,\"a, b\",0.1",
+            "x,1,\"a, b\",0.1",
+            "x,2,\"a, b\",0.1",
+            "y,0,\"a, b\",0.1",
         ];
         assert_eq!(written("csv").lines().collect::<Vec<_>>(), rows);
         let lines = [("x", 0), ("x", 1), ("x", 2), ("y", 0)].map(|(file, index)| {
-            format!("{{\"file\":\"{file}\",\"index\":{index},\"name\":\"a, b\",\"share\":0.5}}")
+            format!("{{\"file\":\"{file}\",\"index\":{index},\"name\":\"a, b\",\"share\":0.1}}")
         });
         assert_eq!(written("jsonl").lines().collect::<Vec<_>>(), lines);
     }
@@ -250,7 +281,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
-    /// Fails as a pipe that nobody reads, or as a full disk.
+    /// Fails like a broken pipe or a full disk.
     struct Failing(ErrorKind);
 
     impl Write for Failing {
@@ -263,7 +294,7 @@ mod tests {
         }
     }
 
-    /// What comes of so many predictions, and of the end after them.
+    /// The results of `count` predictions, and of the end after them.
     fn outcomes(kind: ErrorKind, format: Format, count: usize) -> [Result<()>; 2] {
         let mut predictions = Predictions::to(Box::new(Failing(kind)), format);
         let written = predictions.write(Path::new("x"), 0, &vec![PREDICTION; count]);

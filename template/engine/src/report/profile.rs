@@ -1,9 +1,9 @@
-//! Where the time of a step goes: phases, timed on each thread.
+//! Profiling of a step: phases, timed on each thread.
 //!
-//! A span is the time from [`span`] until its guard is dropped. The time of a span within another
-//! counts for the inner one only, so the phases of a thread never add up to more than the clock.
-//! A GPU works on after a call returned: there a phase shows what the call took, and the wait for
-//! results falls to the phase that reads them, which is mostly the all-reduce.
+//! A span is the time from [`span`] until its guard is dropped. Phases are exclusive: the time of a nested
+//! span counts for the inner one only, so the phases of a thread never exceed wall time. GPU calls are
+//! asynchronous: a phase shows the time of the call, and the wait for results belongs to the phase that
+//! reads them, mostly the all-reduce.
 
 use std::{
     fmt::Write,
@@ -20,23 +20,23 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// Events that are kept for the trace of each thread: about 5 MB. Sums go on without limit.
+/// Maximum events in the trace of each thread, about 5 MB. Totals have no limit.
 const MAX_EVENTS: usize = 200_000;
 
-/// A part of a step.
+/// A phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Reading examples and making tensors of them.
+    /// Reading and collating examples.
     Data,
-    /// From inputs to losses.
+    /// The forward pass and the losses.
     Forward,
-    /// From losses to gradients.
+    /// The backward pass.
     Backward,
-    /// The sum over replicas, with the wait for the others.
+    /// The gradient all-reduce, including the wait for other replicas.
     AllReduce,
-    /// The optimizer's step.
+    /// The optimizer step.
     Update,
-    /// Anything else that is worth a line.
+    /// Any other phase.
     Other,
 }
 
@@ -64,26 +64,26 @@ impl Phase {
 
 static RECORDER: Recorder = Recorder::new(MAX_EVENTS);
 
-/// Begins to record the spans of all threads; what was recorded before is dropped.
+/// Starts recording the spans of all threads; drops an earlier recording.
 pub fn start() {
     RECORDER.start();
 }
 
 /// Times a phase of this thread until the guard is dropped.
 ///
-/// Where nothing is recorded it costs one relaxed load. A guard must be dropped on its own thread,
-/// the inner before the outer, as local variables are.
-#[must_use = "a span ends where its guard is dropped"]
+/// Without a recording it costs one relaxed load. A guard must be dropped on its own thread, inner before
+/// outer, like local variables.
+#[must_use = "a span ends when its guard is dropped"]
 pub fn span(phase: Phase) -> Span<'static> {
     RECORDER.span(phase)
 }
 
-/// Ends the recording, of `steps` training steps. Spans that are still open are left out.
+/// Ends the recording of `steps` training steps. Open spans are left out.
 pub fn finish(steps: usize) -> Profile {
     RECORDER.finish(steps)
 }
 
-/// Records spans while it is on.
+/// Records spans while enabled.
 struct Recorder {
     on: AtomicBool,
     max_events: usize,
@@ -91,19 +91,19 @@ struct Recorder {
 }
 
 struct Recording {
-    /// Counts recordings, so that a span that began in another one is told apart.
+    /// Number of the recording, to ignore spans of an earlier one.
     number: u64,
     started: Option<Instant>,
     threads: Vec<Thread>,
 }
 
-/// What one thread did.
+/// The recording of one thread.
 struct Thread {
     id: ThreadId,
     name: String,
-    /// For each span that is open, the time that the spans within it took.
+    /// For each open span, the time of its nested spans.
     open: Vec<Duration>,
-    /// The time of each phase without that of spans within.
+    /// The exclusive time of each phase.
     times: [Duration; Phase::ALL.len()],
     spans: usize,
     /// The first spans.
@@ -112,7 +112,7 @@ struct Thread {
 
 struct Event {
     phase: Phase,
-    /// Since the start of the recording.
+    /// Time since the start of the recording.
     start: Duration,
     duration: Duration,
 }
@@ -130,7 +130,7 @@ impl Recorder {
         }
     }
 
-    /// A thread that panicked within a span leaves whole numbers behind.
+    /// Locks the recording; poisoning is ignored, as a panic leaves it consistent.
     fn lock(&self) -> MutexGuard<'_, Recording> {
         self.recording
             .lock()
@@ -175,7 +175,7 @@ impl Recorder {
 }
 
 impl Recording {
-    /// The record of the calling thread.
+    /// The recording of the calling thread.
     fn thread(&mut self) -> &mut Thread {
         let current = thread::current();
         let known = self
@@ -211,7 +211,7 @@ impl Thread {
     }
 }
 
-/// A phase that is being timed; it ends where this is dropped.
+/// Guard of a phase being timed.
 pub struct Span<'a>(Option<Open<'a>>);
 
 struct Open<'a> {
@@ -242,7 +242,7 @@ impl Drop for Span<'_> {
     }
 }
 
-/// What was recorded.
+/// A finished recording.
 pub struct Profile {
     steps: usize,
     elapsed: Duration,
@@ -250,11 +250,10 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A table of the phases for a screen: of the replicas together, then of each other thread.
+    /// A table of the phases: of the replicas together, then of each other thread.
     ///
-    /// Milliseconds are those of a step, as the mean over replicas and of the slowest one. The
-    /// share is that of the time on the clock, and the line `outside` is what no span covers, such
-    /// as waiting for the next batch.
+    /// Milliseconds are per step, averaged over replicas and of the slowest one. The share is of wall time,
+    /// and the row `outside` is the time outside of spans, such as waiting for the next batch.
     pub fn breakdown(&self) -> String {
         let milliseconds = self.per_step(self.elapsed);
         let mut text = format!("{} steps, {milliseconds:.3} ms a step\n", self.steps);
@@ -276,9 +275,9 @@ impl Profile {
         text
     }
 
-    /// Writes a trace that `chrome://tracing` and <https://ui.perfetto.dev> show.
+    /// Writes a trace for `chrome://tracing` and <https://ui.perfetto.dev>.
     ///
-    /// A thread's first 200,000 spans are in it; where there were more, `otherData` says so.
+    /// It has the first 200,000 spans of each thread; `otherData` has the number of all spans.
     ///
     /// Source: the Trace Event Format of the Chromium project, with complete events (`ph` is `X`)
     /// in microseconds.
@@ -310,13 +309,13 @@ impl Profile {
         })
     }
 
-    /// How many spans the trace holds, and how many there were.
+    /// Number of spans in the trace, and of all spans.
     fn spans(&self) -> (usize, usize) {
         let kept = self.threads.iter().map(|thread| thread.events.len()).sum();
         (kept, self.threads.iter().map(|thread| thread.spans).sum())
     }
 
-    /// Milliseconds a step.
+    /// Milliseconds per step.
     fn per_step(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e3 / self.steps.max(1) as f64
     }
@@ -341,7 +340,7 @@ impl Profile {
         text
     }
 
-    /// A line of a phase, from its time on each thread.
+    /// The table row of a phase, from its time on each thread.
     fn row(&self, name: &str, times: &[Duration]) -> String {
         let mean = times.iter().sum::<Duration>() / times.len().max(1) as u32;
         let slowest = times.iter().max().copied().unwrap_or_default();
@@ -377,7 +376,7 @@ mod tests {
         thread::sleep(2 * MILLISECOND);
     }
 
-    /// Runs `work` on a thread with a name.
+    /// Runs `work` on a named thread.
     fn on_thread(name: &str, work: impl FnOnce() + Send) {
         thread::scope(|scope| {
             let thread = thread::Builder::new().name(name.into());
@@ -385,7 +384,7 @@ mod tests {
         });
     }
 
-    /// A profile of two replicas and a thread `main`, with spans in spans.
+    /// A profile of two replicas and a thread `main`, with nested spans.
     fn recorded() -> Profile {
         let recorder = Recorder::new(100);
         recorder.start();

@@ -7,12 +7,12 @@ use anyhow::{Result, ensure};
 /// The standard output.
 ///
 /// # Errors
-/// It was closed when the program started (`>&-`). Rust then opens `/dev/null` in its place, where results
-/// would be lost without an error.
+/// The standard output was closed when the program started (`>&-`). Rust then opens `/dev/null` instead,
+/// which would discard results without an error.
 pub fn stdout() -> Result<Stdout> {
     ensure!(
         !start::was_closed(),
-        "the standard output is closed: let it go to a file or a pipe"
+        "the standard output is closed: redirect it to a file or a pipe"
     );
     Ok(io::stdout())
 }
@@ -24,12 +24,12 @@ mod start {
         sync::atomic::{AtomicBool, Ordering},
     };
 
-    /// "Bad file descriptor".
+    /// Errno "Bad file descriptor".
     const EBADF: i32 = 9;
 
     static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-    /// The system calls this before `main`, and before Rust's runtime replaces what is closed.
+    /// Called before `main`, and before Rust's runtime reopens closed descriptors.
     #[allow(unsafe_code)]
     #[used]
     #[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
@@ -37,7 +37,7 @@ mod start {
     static LOOK: extern "C" fn() = look;
 
     extern "C" fn look() {
-        // Sound, as nothing else runs yet that could close it; one that is closed is not used.
+        // Sound: no other code runs yet that could close the descriptor, and a closed one is not used.
         #[allow(unsafe_code)]
         let stdout = unsafe { BorrowedFd::borrow_raw(1) };
         let copy = stdout.try_clone_to_owned();

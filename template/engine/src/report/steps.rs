@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use super::{Report, summary::thousands};
 use crate::{
     checkpoint::Progress,
-    distribute::Losses,
     globals::{self, LastUpdate, Split},
+    loss::Losses,
 };
 
 /// Time between lines without `--log-every`.

@@ -1,4 +1,4 @@
-//! What a model consists of: layers, shapes, numbers of parameters.
+//! Model summary: layers, shapes, numbers of parameters.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -7,12 +7,11 @@ use burn::{
 
 /// A table of the parameters of `model` by layer, with totals.
 ///
-/// A row has the path of the layer, its type, the parameter, its shape, how many values it has and
-/// whether training changes it; running statistics, as of batch normalisation, are not trained.
-/// Layers without parameters, such as an activation, have no row: Burn's visitor does not tell them
-/// from a bias that is left out. Printing the model itself (`println!("{model}")`) shows them. Shapes
-/// of outputs are not in the table either, because they depend on the input and a Burn module has
-/// no hook that sees them: `forward` states them in its comments.
+/// Columns are layer path, layer type, parameter, shape, number of values, and whether it is trained;
+/// running statistics, as of batch normalisation, are not. Layers without parameters, such as activations,
+/// have no row, as Burn's visitor cannot distinguish them from a missing bias; `println!("{model}")` shows
+/// them. Output shapes are missing, as they depend on the input and Burn modules have no hook for them:
+/// see the comments of `forward`.
 pub fn summarize(model: &impl Module) -> String {
     let mut collect = Collect::default();
     model.visit(&mut collect);
@@ -24,7 +23,7 @@ pub fn summarize(model: &impl Module) -> String {
 
 type Row = [String; 6];
 
-/// The column of numbers, which are aligned to the right.
+/// The column of right-aligned numbers.
 const NUMBERS: usize = 4;
 
 /// A parameter or a running statistic.
@@ -51,7 +50,7 @@ impl Parameter {
 #[derive(Default)]
 struct Collect {
     parameters: Vec<Parameter>,
-    /// The names on the way to the current place, each with the type that it is a field of.
+    /// The path of the current module: field names, each with the type of its parent.
     path: Vec<(String, String)>,
 }
 
@@ -102,7 +101,7 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// A row for each parameter; the layer is named in its first one.
+/// A row for each parameter; the first one of a layer has its name.
 fn rows(parameters: &[Parameter]) -> impl Iterator<Item = Row> {
     let mut layer = None;
     parameters.iter().map(move |parameter| {
@@ -119,7 +118,7 @@ fn rows(parameters: &[Parameter]) -> impl Iterator<Item = Row> {
     })
 }
 
-/// Rows in columns, with a rule below the first one.
+/// Formats rows as columns, with a rule below the header.
 fn table(rows: &[Row]) -> String {
     let width = |column: usize| {
         let widths = rows.iter().map(|row| row[column].chars().count());
@@ -159,7 +158,7 @@ fn totals(parameters: &[Parameter]) -> String {
     )
 }
 
-/// A number with a comma after each three digits from the right.
+/// Formats a number with thousands separators.
 pub(super) fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();

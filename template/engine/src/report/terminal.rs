@@ -1,5 +1,5 @@
-//! Lines for people. A reader that goes away, a full disk or a terminal that hangs up ends no run, as
-//! its results are in files.
+//! Terminal output. A closed pipe, a full disk or a terminal that hangs up does not end a run, whose
+//! results are in files.
 
 use std::{
     fmt::Display,
@@ -9,7 +9,7 @@ use std::{
 
 static LOST: Once = Once::new();
 
-/// Writes a line to the standard output. The first failure is told on the standard error.
+/// Writes a line to the standard output. Warns on the standard error at the first failure.
 pub fn print(line: impl Display) {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -23,8 +23,9 @@ pub fn print(line: impl Display) {
     }
 }
 
-/// Writes a line to the standard error, if it can be written.
+/// Writes a line to the standard error, ignoring failures.
 pub fn warn(line: impl Display) {
-    // There is no other place to tell of a failure.
-    let _ = writeln!(io::stderr(), "{line}");
+    // One write: the standard error is unbuffered, and `mpirun` would mix parts of lines of several
+    // processes. A failure cannot be reported anywhere.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Files that are whole, or what they were before: written aside, and put in their place.
+//! Atomic file writes: to a temporary file, which then replaces the target.
 
 use std::{
     fs::{self, File, Permissions},
@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use tempfile::{Builder, NamedTempFile};
 
-/// Writes `contents` to a file, of which nobody sees half.
+/// Writes `contents` to a file atomically.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -21,15 +21,15 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Gives `write_to` a file that takes the place of `path` when it is whole, with the permissions of the one
-/// before; a failure leaves that as it was. A pipe or a device is written to as it is.
+/// Replaces the file at `path` atomically by the output of `write_to`, and keeps its permissions; a failure
+/// leaves the old file. A pipe or device is written directly.
 ///
 /// # Errors
-/// That of `write_to`, or the file cannot be written.
+/// The error of `write_to`, or the file cannot be written.
 pub fn write_with(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<()>) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let is_new = !path.exists();
-    // What cannot be written is told before the work for it.
+    // Fail before `write_to` runs if the file is not writable.
     let mut options = File::options();
     let old = options.write(true).create(true).truncate(false).open(path);
     let old = old.with_context(cannot)?;
@@ -38,7 +38,7 @@ pub fn write_with(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<(
         return write_to(Box::new(old));
     }
     drop(old);
-    // A link stays one.
+    // Keep a symbolic link, and replace its target.
     let path = fs::canonicalize(path).with_context(cannot)?;
     if is_new {
         fs::remove_file(&path).with_context(cannot)?;
@@ -48,7 +48,7 @@ pub fn write_with(path: &Path, write_to: impl FnOnce(Box<dyn Write>) -> Result<(
     replace(&path, new, metadata.permissions()).with_context(cannot)
 }
 
-/// A file beside that of `path`, or elsewhere if the folder takes no more files.
+/// A temporary file in the folder of `path`, or elsewhere if that is not writable.
 fn aside(path: &Path) -> io::Result<NamedTempFile> {
     let mut hidden = Builder::new();
     hidden.prefix(".tmp-");
@@ -56,10 +56,10 @@ fn aside(path: &Path) -> io::Result<NamedTempFile> {
     hidden.tempfile_in(folder).or_else(|_| hidden.tempfile())
 }
 
-/// Puts `new` in the place of `old`, which it writes over if it cannot replace it, as where a file alone is
-/// mounted.
+/// Replaces `old` by `new`, or overwrites its contents if it cannot be replaced, such as a bind-mounted
+/// file.
 fn replace(old: &Path, new: NamedTempFile, permissions: Permissions) -> Result<()> {
-    // Where files have no permissions, there are none to keep.
+    // Best effort: some file systems have no permissions.
     let _ = new.as_file().set_permissions(permissions);
     new.as_file().sync_all()?;
     let Err(failed) = new.persist(old) else {
@@ -68,7 +68,7 @@ fn replace(old: &Path, new: NamedTempFile, permissions: Permissions) -> Result<(
     let mut new = failed.file;
     if let Err(error) = write_over(old, &mut new) {
         let (_, kept) = new.keep()?;
-        return Err(error).with_context(|| format!("what was to be written is {}", kept.display()));
+        return Err(error).with_context(|| format!("the output is kept as {}", kept.display()));
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
-    /// A file in `folder` that is to take another one's place.
+    /// A temporary file in `folder`.
     fn written_in(folder: &Path) -> NamedTempFile {
         let mut new = NamedTempFile::new_in(folder).unwrap();
         new.write_all(b"of today").unwrap();
@@ -122,14 +122,14 @@ mod tests {
     #[test]
     fn what_finds_no_place_is_kept_and_named() {
         let folder = tempfile::tempdir().unwrap();
-        // No file can take its place, nor be written over it.
+        // A folder can be neither replaced nor overwritten.
         let taken = folder.path().join("taken");
         fs::create_dir_all(taken.join("by this")).unwrap();
         let new = written_in(folder.path());
         let kept = new.path().to_owned();
         let permissions = new.as_file().metadata().unwrap().permissions();
         let error = format!("{:#}", replace(&taken, new, permissions).unwrap_err());
-        let told = format!("what was to be written is {}", kept.display());
+        let told = format!("the output is kept as {}", kept.display());
         assert!(error.starts_with(&told), "{error}");
         assert_eq!(fs::read_to_string(kept).unwrap(), "of today");
     }

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::RunRecord;
 use crate::globals::Split;
 
-/// Options that do not change what is trained.
+/// Options that do not change the result of training.
 const NOT_COMPARED: [&str; 2] = ["--resume", "--output-dir"];
 
 impl RunRecord {
-    /// What differs from the run that saved a checkpoint, a line each, such as `--learning-rate is 0.001,
-    /// and was 0.002`. What only one of the records knows is left out, and so are the splits of
+    /// The differences from the run that saved a checkpoint, one line each, such as `--learning-rate is
+    /// 0.001, and was 0.002`. Values missing in one of the records are left out, and so are the splits of
     /// [`ensure_same_data`](Self::ensure_same_data).
     pub fn differences(&self, earlier: &RunRecord) -> Vec<String> {
         let (now, then) = (self.facts(), earlier.facts());
@@ -32,18 +32,18 @@ impl RunRecord {
         lines
     }
 
-    /// Refuses to go on with other data than the run that saved a checkpoint. Those of the test may be
-    /// others, as nothing is learned from them.
+    /// Checks that the training and validation data are those of the run that saved a checkpoint. Test data
+    /// may differ.
     ///
     /// # Errors
-    /// The examples for training or validation are not as many as they were, or their labels differ.
+    /// The number of training or validation examples, or their labels, differ.
     pub fn ensure_same_data(&self, earlier: &RunRecord) -> Result<()> {
         for split in [Split::Train, Split::Validation].map(Split::name) {
             if let (Some(now), Some(then)) = (self.data.get(split), earlier.data.get(split)) {
                 ensure!(
                     now.fits(then),
                     "the {split} split has {}, but the run that saved the checkpoint had {}: use the \
-                     data of that run (--data-dir), or start anew without --resume",
+                     data of that run (--data-dir), or start over without --resume",
                     now.describe(),
                     then.describe()
                 );
@@ -52,7 +52,7 @@ impl RunRecord {
         Ok(())
     }
 
-    /// What two runs can be compared by, as far as it is known, by the name that messages give it.
+    /// The known values to compare runs by, with their names in messages.
     pub(super) fn facts(&self) -> IndexMap<String, Value> {
         let (program, git) = (&self.program, self.git.as_ref());
         let state = git.map(|git| if git.dirty { "dirty" } else { "clean" });
@@ -83,7 +83,7 @@ impl RunRecord {
     }
 }
 
-/// How many different hosts there are; `None` where none is known.
+/// Number of different hosts; `None` if unknown.
 fn number_of(hosts: &[String]) -> Option<usize> {
     let mut hosts = hosts.to_vec();
     hosts.sort();
@@ -91,7 +91,7 @@ fn number_of(hosts: &[String]) -> Option<usize> {
     Some(hosts.len()).filter(|number| *number > 0)
 }
 
-/// Whether two values are equal, but for the last digits of fractions, which JSON rounds.
+/// True if two values are equal up to JSON's rounding of fractions.
 fn is_same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Array(left), Value::Array(right)) => {
@@ -109,7 +109,7 @@ fn is_same(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// A value as it stands on a command line.
+/// A value as on a command line.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
@@ -122,12 +122,10 @@ pub(super) fn shown(value: &Value) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{
-        super::{Git, OptionRecord, Program, Source, split::tests::labelled},
-        *,
-    };
+    use super::*;
+    use crate::run_record::{Git, OptionRecord, Program, Source, split::tests::labelled};
 
-    /// The record of a run with these options.
+    /// The record of a run with `options`.
     pub fn record(options: Value) -> RunRecord {
         let options: IndexMap<String, Value> = serde_json::from_value(options).unwrap();
         let with_source = |(name, value)| {
@@ -158,7 +156,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_does_not_differ_from_itself_read_back() {
-        // The last digits of this one do not survive JSON without care.
+        // JSON may round the last digits of this number.
         let record = record(json!({"--epsilon": 5e-324_f64.max(1.234_567_890_123_456_7e-30)}));
         assert_eq!(record.differences(&through_json(&record)), [""; 0]);
         record.ensure_same_data(&through_json(&record)).unwrap();

@@ -12,7 +12,6 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::{checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions};
 use compare::shown;
@@ -159,11 +158,6 @@ impl RunRecord {
         }
         table
     }
-}
-
-fn hex(hash: Sha256) -> String {
-    let digest = hash.finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

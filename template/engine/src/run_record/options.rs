@@ -1,4 +1,4 @@
-//! Every option of the command line with its value in force.
+//! All command-line options with their effective values.
 
 use std::{any::Any, sync::OnceLock};
 
@@ -10,22 +10,22 @@ use serde_json::{Value, json};
 use super::compare::shown;
 use crate::options::OF_A_PROCESS;
 
-/// The options in the order of their definition, by the name that the user types: `--epochs`,
-/// `test --checkpoint` for one of a subcommand, `infer files` for an argument without dashes.
+/// Options by name, in the order of definition: `--epochs`, `test --checkpoint` for an option of a
+/// subcommand, `infer files` for a positional argument.
 pub type Options = IndexMap<String, OptionRecord>;
 
 /// An option of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OptionRecord {
-    /// Numbers and flags as such, a list for an option that can be given several times, all others as
-    /// text; null where an option without a default is not given.
+    /// A number, flag or text; a list for a repeatable option; null for an option without value and
+    /// default.
     pub value: Value,
-    /// Where the value comes from.
+    /// Source of the value.
     pub source: Source,
 }
 
-/// Where the value of an option comes from.
+/// Source of an option's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -38,20 +38,20 @@ pub enum Source {
     Default,
 }
 
-/// The crate of a program, as [`package!`](crate::package) gives it.
+/// The crate of a program, from [`package!`](crate::package).
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
-    /// Its name.
+    /// Package name.
     pub name: &'static str,
-    /// Its version.
+    /// Package version.
     pub version: &'static str,
-    /// Where its sources were when it was built.
+    /// Folder of the sources at build time.
     pub folder: &'static str,
     /// `debug` or `release`.
     pub profile: &'static str,
 }
 
-/// The crate that this is written in, for the record of a run.
+/// The [`Package`] of the calling crate, for the run metadata.
 #[macro_export]
 macro_rules! package {
     () => {
@@ -68,7 +68,7 @@ macro_rules! package {
     };
 }
 
-/// The command line of this process.
+/// The parsed command line of this process.
 struct Parsed {
     package: Package,
     /// The subcommands.
@@ -78,8 +78,8 @@ struct Parsed {
 
 static PARSED: OnceLock<Parsed> = OnceLock::new();
 
-/// Parses the command line, as `Args::parse` does, and keeps every option, and the crate of the program, for
-/// the record of the run.
+/// Parses the command line as `Args::parse` does, and stores all options and `package` for the run
+/// metadata.
 pub fn parse<A: Parser>(package: Package) -> A {
     let command = A::command();
     let matches = command.clone().get_matches();
@@ -93,18 +93,18 @@ pub fn parse<A: Parser>(package: Package) -> A {
     args
 }
 
-/// The options that [`parse`] found; `None` where it was not called, as in tests.
+/// The options parsed by [`parse`]; `None` if it was not called, as in tests.
 pub fn parsed() -> Option<Options> {
     PARSED.get().map(|parsed| parsed.options.clone())
 }
 
-/// The crate of this program; the engine where [`parse`] was not called, as in tests.
+/// The crate of this program; the engine if [`parse`] was not called, as in tests.
 pub(crate) fn package() -> Package {
     PARSED.get().map_or(package!(), |parsed| parsed.package)
 }
 
-/// What all processes of a job must be told alike: the command and every option, but those of the engine
-/// that are of a process. Nothing where [`parse`] was not called, as in tests.
+/// The settings that must be equal in all processes of a job: the command and all options but the engine's
+/// per-process ones. Empty if [`parse`] was not called, as in tests.
 pub fn settings_of_job() -> Vec<(String, String)> {
     let Some(parsed) = PARSED.get() else {
         return Vec::new();
@@ -169,7 +169,7 @@ fn source(argument: &Arg, matches: &ArgMatches) -> Source {
 
 fn value(argument: &Arg, matches: &ArgMatches) -> Value {
     let id = argument.get_id().as_str();
-    // By its type and not by its text: `2e-3` and `0.002` are the same number.
+    // By type rather than text: `2e-3` and `0.002` are the same number.
     let mut values = numbers::<bool>(id, matches)
         .or_else(|| numbers::<f64>(id, matches))
         .or_else(|| numbers::<f32>(id, matches))
@@ -188,8 +188,7 @@ fn value(argument: &Arg, matches: &ArgMatches) -> Value {
     }
 }
 
-/// The values of an option of type `T`; `None` for one of another type, or where JSON has no such
-/// number.
+/// The values of an option of type `T`; `None` for another type, or a number that JSON cannot represent.
 fn numbers<T: Any + Clone + Send + Sync + Serialize>(
     id: &str,
     matches: &ArgMatches,
@@ -202,7 +201,7 @@ fn numbers<T: Any + Clone + Send + Sync + Serialize>(
         .then_some(values)
 }
 
-/// The values of an option as they were typed, or as their default is written.
+/// The values of an option as typed, or the text of its default.
 fn words(id: &str, matches: &ArgMatches) -> Vec<Value> {
     let words = matches.get_raw(id).into_iter().flatten();
     words.map(|word| word.to_string_lossy().into()).collect()
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
     use crate::test_task::Cli;
 
-    /// Kinds of options that those of this program may not have.
+    /// Kinds of options beyond those of this program.
     #[derive(Parser)]
     struct Other {
         #[arg(long, global = true, default_value_t = 2e-3)]

@@ -1,4 +1,4 @@
-//! What is known of this program and its sources without a look at its options.
+//! Metadata of the program, its sources and the host.
 
 use std::{
     env, fs,
@@ -13,15 +13,16 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{hex, options};
+use super::options;
+use crate::bytes::hex;
 
-/// How long training may wait for a program that is asked something, such as Git.
+/// Timeout of queries to other programs, such as Git.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Git sets these for what it starts, such as hooks: they name the repository of the hook.
+/// Variables that Git sets for hooks, naming the repository of the hook.
 const GIT_VARIABLES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
-/// How this program was built.
+/// The build of this program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Program {
@@ -31,13 +32,13 @@ pub struct Program {
     pub version: String,
     /// The version of Burn.
     pub burn: String,
-    /// SHA-256 of the lines of `Cargo.lock`, which names the versions of all dependencies.
+    /// SHA-256 of the lines of `Cargo.lock`, which has the versions of all dependencies.
     pub cargo_lock: String,
     /// Architecture and operating system, such as `x86_64-linux`.
     pub target: String,
     /// `debug` or `release`.
     pub profile: String,
-    /// The features of `Cargo.toml` that are built in.
+    /// The enabled features of `Cargo.toml`.
     pub features: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ macro_rules! features {
     ($($name:literal),* $(,)?) => { &[$(($name, cfg!(feature = $name))),*] };
 }
 
-/// The features of `Cargo.toml`, and whether each is built in.
+/// The features of `Cargo.toml`, and whether each is enabled.
 const FEATURES: &[(&str, bool)] = features![
     "flex",
     "cuda",
@@ -63,7 +64,7 @@ const FEATURES: &[(&str, bool)] = features![
 ];
 
 impl Program {
-    /// This one.
+    /// The running program.
     pub fn this() -> Self {
         let package = options::package();
         let lock = lock_file(package.folder);
@@ -83,8 +84,7 @@ impl Program {
     }
 }
 
-/// The lock file of the sources, that of their workspace if they are in one; empty where the program runs
-/// without its sources.
+/// The `Cargo.lock` of the sources or their workspace; empty if the program runs without its sources.
 fn lock_file(sources: &str) -> String {
     let folders = Path::new(sources).ancestors();
     let mut files = folders.map(|folder| fs::read_to_string(folder.join("Cargo.lock")));
@@ -99,19 +99,19 @@ fn locked_version(lock: &str, package: &str) -> Option<String> {
     Some(version.strip_suffix('"')?.to_owned())
 }
 
-/// The state of the sources in Git when the run began.
+/// The Git state of the sources at the start of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Git {
-    /// Hash of the commit that is checked out.
+    /// Hash of the current commit.
     pub commit: String,
-    /// Whether files that Git tracks differ from the commit.
+    /// Whether tracked files differ from the commit.
     pub dirty: bool,
 }
 
 impl Git {
-    /// The state of the sources of this program, or of the working directory where the program runs on
-    /// another machine than it was built on; `None` where Git does not track them or does not answer.
+    /// The state of the sources of this program, or of the working directory if the program runs on another
+    /// machine than it was built on; `None` if Git does not track them or fails.
     pub fn of_sources() -> Option<Self> {
         let sources = Path::new(options::package().folder);
         Git::of(if sources.is_dir() {
@@ -126,14 +126,14 @@ impl Git {
         let git = |words: &[&str]| {
             let mut command = Command::new("git");
             command.args(["-c", "core.fsmonitor=false"]).args(words);
-            // Another Git may be at work there: this one takes no lock.
+            // Take no lock, as another Git process may be running.
             command.current_dir(folder).env("GIT_OPTIONAL_LOCKS", "0");
             for variable in GIT_VARIABLES {
                 command.env_remove(variable);
             }
             answer(&mut command, deadline)
         };
-        // The file is for a project inside the repository of something else, which fails here.
+        // The file makes this fail for a project that merely lies in another repository.
         let hashes = git(&["rev-parse", "HEAD", "HEAD:./Cargo.toml"])?;
         let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
         Some(Git {
@@ -143,7 +143,7 @@ impl Git {
     }
 }
 
-/// The name of this machine, where the system tells it.
+/// The host name, if available.
 pub fn host() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let ask = || answer(&mut Command::new("hostname"), Instant::now() + PATIENCE);
@@ -151,13 +151,13 @@ pub fn host() -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// What a program prints; `None` where there is no such program, it fails, or it is not done in time.
+/// The output of a program; `None` if it is missing, fails or exceeds the deadline.
 fn answer(command: &mut Command, deadline: Instant) -> Option<String> {
     let streams = command.stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = streams.stdout(Stdio::piped()).spawn().ok()?;
     let mut stdout = child.stdout.take()?;
     let (sender, receiver) = channel();
-    // Reads on a thread, which a program that hangs may keep for ever.
+    // Reads on a thread, which a hanging program may block forever.
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = stdout.read_to_end(&mut bytes);
@@ -172,7 +172,7 @@ fn answer(command: &mut Command, deadline: Instant) -> Option<String> {
     succeeded.then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A time in UTC as in RFC 3339, to the second.
+/// Formats a time in UTC as in RFC 3339, to the second.
 ///
 /// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 pub fn utc(time: SystemTime) -> String {
@@ -206,7 +206,7 @@ mod tests {
         assert!(Program::this().burn.starts_with(char::is_numeric));
     }
 
-    /// Records would leave out one that `FEATURES` does not name.
+    /// A feature missing in `FEATURES` would be missing in run metadata.
     #[test]
     fn every_feature_of_the_manifest_is_named() {
         let manifest = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));

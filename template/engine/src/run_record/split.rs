@@ -1,12 +1,12 @@
-//! The data of a run, known by their number and labels.
+//! Fingerprints of the data of a run: number of examples and labels.
 
 use anyhow::Result;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::hex;
 use crate::{
+    bytes::hex,
     data::{Dataset, Datasets, DistributedDataset, hash_all},
     globals::Split,
 };
@@ -17,14 +17,14 @@ use crate::{
 pub struct SplitRecord {
     /// Number of examples.
     pub examples: usize,
-    /// SHA-256 of the number of examples and what [`Dataset::hash_labels`] adds.
+    /// SHA-256 of the number of examples and the data of [`Dataset::hash_labels`].
     pub sha256: String,
-    /// Whether labels are in the hash; else it is one of sizes alone.
+    /// Whether the hash includes labels; otherwise it is of sizes alone.
     pub labels: bool,
 }
 
 impl SplitRecord {
-    /// Reads sizes and labels, and no features.
+    /// Hashes sizes and labels, without reading features.
     ///
     /// # Errors
     /// A label cannot be read.
@@ -38,7 +38,7 @@ impl SplitRecord {
         })
     }
 
-    /// Whether it may be of the same data, as far as both records tell.
+    /// True unless the records show that the data differ.
     pub(super) fn fits(&self, other: &SplitRecord) -> bool {
         let comparable = self.labels == other.labels;
         self.examples == other.examples && (!comparable || self.sha256 == other.sha256)
@@ -82,7 +82,7 @@ pub(super) mod tests {
     use super::*;
     use crate::data::{Map, Subset, Zip};
 
-    /// The record of a dataset with these labels.
+    /// The record of a dataset with `labels`.
     pub fn labelled(labels: &[u8]) -> SplitRecord {
         SplitRecord::of(&Labelled(labels.to_vec())).unwrap()
     }

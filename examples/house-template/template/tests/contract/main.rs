@@ -1,5 +1,5 @@
-//! What must hold at every TODO site, before and after it is edited. A test that fails names its
-//! site; `todos.toml` lists which tests guard which.
+//! Contracts of the TODO sites, which hold before and after an edit. A failing test names its site;
+//! `todos.toml` lists the tests of each site.
 
 mod callbacks;
 mod checkpoint;

@@ -131,7 +131,7 @@ mod tests {
         [5, 17, 120],
     ];
 
-    /// Values between `-size` and `size` that differ.
+    /// Distinct values between `-size` and `size`.
     fn values<const D: usize>(shape: [usize; D], size: f32) -> Tensor<D> {
         let places = 0..shape.iter().product();
         let values: Vec<f32> = places

@@ -2,7 +2,7 @@
 
 use burn::{backend::flex::FlexTensor, nn::LayerNorm, tensor::Tensor};
 use kiln_engine::{
-    distribute::add,
+    comm::add,
     layers::operation::{self, Operation, tensor},
 };
 use rayon::prelude::*;

@@ -1,7 +1,7 @@
 //! What becomes of a row of values.
 
-/// What the expression gives, compiled for the vector instructions of this processor: as far as what it
-/// calls is inlined.
+/// Evaluates an expression with the vector instructions of this processor; called functions must be
+/// inlined.
 macro_rules! vectorized {
     ($work:expr) => {
         kiln_engine::vectors::dispatch(

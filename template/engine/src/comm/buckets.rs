@@ -1,0 +1,324 @@
+//! Gradient buckets: flat values of a model's gradients, in host memory for the CPU or on the GPU that
+//! computed them.
+
+use std::{borrow::Cow, mem, ops::Range};
+
+use anyhow::Result;
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
+use rayon::prelude::*;
+
+use super::{PIECE, collective::Collective, cross_device_ops::add, on_all_threads};
+use crate::{replica::read_all, vectors::vectorized};
+
+/// Capacity of a bucket of small parameters, in values; a parameter of at least this size has its own
+/// bucket, which is the memory of its tensor.
+pub(crate) const BUCKET_LEN: usize = 1 << 16;
+
+/// The bucket and offset of a parameter's values.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub bucket: usize,
+    pub values: Range<usize>,
+}
+
+/// A parameter's flattened gradient.
+pub(crate) struct Flat {
+    pub len: usize,
+    pub device: Device,
+    pub dtype: DType,
+    /// Shape `[len]`; zeros if missing.
+    pub gradient: Option<Tensor<1>>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Buckets {
+    Host(Vec<Vec<f32>>),
+    /// Shape `[length of the bucket]` each. Gradients stay on the GPU, without a copy to the host,
+    /// unless replicas exchange them through host memory.
+    OnDevices(Vec<Tensor<1>>),
+}
+
+/// Assigns parameters to buckets, in order.
+pub(crate) fn places(gradients: &[Flat]) -> Vec<Place> {
+    let mut buckets = 0;
+    // The open bucket for small parameters: kind, index and length.
+    let mut small = None;
+    let places = gradients.iter().map(|flat| {
+        let (kind, is_small) = ((&flat.device, flat.dtype), flat.len < BUCKET_LEN);
+        let begun = small
+            .filter(|(begun, _, len)| is_small && *begun == kind && len + flat.len <= BUCKET_LEN);
+        let (bucket, start) = begun.map_or((buckets, 0), |(_, bucket, len)| (bucket, len));
+        buckets = buckets.max(bucket + 1);
+        let values = start..start + flat.len;
+        if is_small {
+            small = Some((kind, bucket, values.end));
+        }
+        Place { bucket, values }
+    });
+    places.collect()
+}
+
+impl Buckets {
+    /// Collects `gradients` into buckets by `places`; those of the CPU in host memory.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn new(gradients: Vec<Flat>, places: &[Place]) -> Result<Self> {
+        match gradients.iter().all(|flat| flat.device == Device::flex()) {
+            true => Self::read(gradients, places),
+            false => Ok(Self::on_devices(gradients, places)),
+        }
+    }
+
+    /// Zero buckets in host memory.
+    pub fn zeros(places: &[Place]) -> Self {
+        Buckets::Host(lens(places).into_iter().map(|len| vec![0.0; len]).collect())
+    }
+
+    fn read(gradients: Vec<Flat>, places: &[Place]) -> Result<Self> {
+        let lens = lens(places);
+        let mut buckets = vec![Vec::new(); lens.len()];
+        let there = gradients.into_iter().zip(places);
+        let there = there.filter_map(|(flat, place)| Some((flat.gradient?, place)));
+        let (tensors, places): (Vec<_>, Vec<_>) = there.unzip();
+        for (values, place) in read_all(tensors)?.into_iter().zip(places) {
+            let bucket = &mut buckets[place.bucket];
+            match values.len() == lens[place.bucket] {
+                // Moved, not copied.
+                true => *bucket = values,
+                false => {
+                    bucket.resize(lens[place.bucket], 0.0);
+                    bucket[place.values.clone()].copy_from_slice(&values);
+                }
+            }
+        }
+        for (bucket, len) in buckets.iter_mut().zip(lens) {
+            bucket.resize(len, 0.0);
+        }
+        Ok(Buckets::Host(buckets))
+    }
+
+    pub fn on_devices(gradients: Vec<Flat>, places: &[Place]) -> Self {
+        let mut parts = vec![Vec::new(); lens(places).len()];
+        for (flat, place) in gradients.into_iter().zip(places) {
+            let zeros = || Tensor::zeros([flat.len], (&flat.device, flat.dtype));
+            parts[place.bucket].push(flat.gradient.unwrap_or_else(zeros));
+        }
+        let join = |mut parts: Vec<Tensor<1>>| match parts.len() {
+            1 => parts.remove(0),
+            _ => Tensor::cat(parts, 0), // [bucket]
+        };
+        Buckets::OnDevices(parts.into_iter().map(join).collect())
+    }
+
+    /// Moves the buckets to host memory.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn host(&mut self) -> Result<&mut Vec<Vec<f32>>> {
+        if let Buckets::OnDevices(tensors) = self {
+            *self = Buckets::Host(read_all(mem::take(tensors))?);
+        }
+        match self {
+            Buckets::Host(buckets) => Ok(buckets),
+            Buckets::OnDevices(_) => unreachable!("they were read"),
+        }
+    }
+
+    /// All values, concatenated.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn to_values(&self) -> Result<Vec<f32>> {
+        match self {
+            Buckets::Host(buckets) => Ok(buckets.concat()),
+            Buckets::OnDevices(tensors) => Ok(read_all(tensors.clone())?.concat()),
+        }
+    }
+
+    /// The values at `place`.
+    ///
+    /// # Panics
+    /// A device failed.
+    pub fn values(&self, place: &Place) -> Cow<'_, [f32]> {
+        match self {
+            Buckets::Host(buckets) => Cow::Borrowed(&buckets[place.bucket][place.values.clone()]),
+            Buckets::OnDevices(tensors) => {
+                let values = tensors[place.bucket].clone().slice([place.values.clone()]);
+                Cow::Owned(values.into_data().iter().collect())
+            }
+        }
+    }
+
+    /// Takes the values at `place` as a tensor of shape `shape` on `device`; a parameter with its own
+    /// bucket is moved, not copied.
+    pub fn take<const D: usize>(
+        &mut self,
+        place: &Place,
+        shape: Shape,
+        device: &Device,
+    ) -> Tensor<D> {
+        match self {
+            Buckets::Host(buckets) => {
+                let bucket = &mut buckets[place.bucket];
+                let values = match bucket.len() == place.values.len() {
+                    true => mem::take(bucket),
+                    false => bucket[place.values.clone()].to_vec(),
+                };
+                Tensor::from_data(TensorData::new(values, shape), device)
+            }
+            Buckets::OnDevices(tensors) => {
+                let bucket = &mut tensors[place.bucket];
+                let values = match bucket.dims() == [place.values.len()] {
+                    true => mem::replace(bucket, Tensor::empty([0], device)),
+                    false => bucket.clone().slice([place.values.clone()]),
+                };
+                values.reshape::<D, Shape>(shape)
+            }
+        }
+    }
+
+    /// The sum of the squares of all values.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn sum_of_squares(&self) -> Result<f64> {
+        match self {
+            Buckets::Host(buckets) => Ok(sum_of_all_squares(buckets)),
+            Buckets::OnDevices(tensors) => {
+                let squares = tensors.iter().map(squares_of).collect();
+                let squares = read_all(squares)?.into_iter().flatten();
+                Ok(squares.map(f64::from).sum())
+            }
+        }
+    }
+
+    pub fn scale(&mut self, factor: f32) {
+        match self {
+            Buckets::Host(buckets) => {
+                for bucket in buckets {
+                    on_all_threads(bucket.len(), || {
+                        let pieces = bucket.par_chunks_mut(PIECE);
+                        pieces
+                            .for_each(|piece| piece.iter_mut().for_each(|value| *value *= factor));
+                    });
+                }
+            }
+            Buckets::OnDevices(tensors) => replace_each(tensors, |tensor| tensor * factor),
+        }
+    }
+
+    /// All-reduces buckets on devices over the replicas of this process. Returns the squared norm of the
+    /// result, averaged over replicas; `None` if the buckets are in host memory, without summing them.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> Result<Option<f64>> {
+        let Buckets::OnDevices(tensors) = self else {
+            return Ok(None);
+        };
+        *tensors = collective.sum(place, mem::take(tensors));
+        // GPUs may add up squares in different orders; the mean makes all replicas clip alike.
+        let squares = tensors.iter().map(squares_of).reduce(|sum, one| sum + one);
+        let Some(squares) = squares else {
+            return Ok(Some(0.0));
+        };
+        let mean = collective.sum(place, vec![squares / collective.replicas() as f64]);
+        Ok(read_all(mean)?.concat().first().copied().map(f64::from))
+    }
+
+    /// Frees all values.
+    pub fn clear(&mut self) {
+        let count = match self {
+            Buckets::Host(buckets) => buckets.len(),
+            Buckets::OnDevices(tensors) => tensors.len(),
+        };
+        *self = Buckets::Host(vec![Vec::new(); count]);
+    }
+
+    /// Replaces non-finite values with zero.
+    pub fn zero_non_finite(&mut self) {
+        match self {
+            Buckets::Host(buckets) => buckets
+                .iter_mut()
+                .flatten()
+                .filter(|value| !value.is_finite())
+                .for_each(|value| *value = 0.0),
+            Buckets::OnDevices(tensors) => replace_each(tensors, |tensor| {
+                let broken = tensor.clone().is_finite().bool_not();
+                tensor.mask_fill(broken, 0.0)
+            }),
+        }
+    }
+
+    /// Adds buckets of the same lengths.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn add(&mut self, other: &Buckets) -> Result<()> {
+        match (&mut *self, other) {
+            (Buckets::Host(sums), Buckets::Host(values)) => add_each(sums, values),
+            (Buckets::OnDevices(sums), Buckets::OnDevices(values)) => {
+                let mut values = values.iter().cloned();
+                replace_each(sums, |sum| match values.next() {
+                    Some(values) => sum + values,
+                    None => sum,
+                });
+            }
+            _ => add_each(self.host()?, other.clone().host()?),
+        }
+        Ok(())
+    }
+}
+
+fn add_each(sums: &mut [Vec<f32>], values: &[Vec<f32>]) {
+    for (sums, values) in sums.iter_mut().zip(values) {
+        add(sums, values);
+    }
+}
+
+/// The length of each bucket.
+fn lens(places: &[Place]) -> Vec<usize> {
+    let buckets = places.iter().map(|place| place.bucket + 1).max();
+    let mut lens = vec![0; buckets.unwrap_or(0)];
+    for place in places {
+        lens[place.bucket] = lens[place.bucket].max(place.values.end);
+    }
+    lens
+}
+
+fn replace_each(tensors: &mut Vec<Tensor<1>>, new: impl FnMut(Tensor<1>) -> Tensor<1>) {
+    *tensors = mem::take(tensors).into_iter().map(new).collect();
+}
+
+/// Sum of squares, shape `[1]`, in single precision whatever that of the bucket.
+fn squares_of(bucket: &Tensor<1>) -> Tensor<1> {
+    bucket.clone().cast(DType::F32).square().sum()
+}
+
+fn sum_of_all_squares(buckets: &[Vec<f32>]) -> f64 {
+    // Fixed pieces, so that the sum does not depend on the number of threads.
+    let pieces = buckets.iter().flat_map(|bucket| bucket.chunks(PIECE));
+    let pieces: Vec<&[f32]> = pieces.collect();
+    let squares: Vec<f64> = on_all_threads(pieces.len() * PIECE, || {
+        let pieces = pieces.into_par_iter();
+        pieces
+            .map(|piece| vectorized!(sum_of_squares(piece)))
+            .collect()
+    });
+    squares.into_iter().sum()
+}
+
+/// Sums fixed lanes, for vector instructions and a reproducible order.
+#[inline(always)]
+fn sum_of_squares(values: &[f32]) -> f64 {
+    let square = |value: &f32| f64::from(*value) * f64::from(*value);
+    let (whole, rest) = values.as_chunks::<16>();
+    let mut sums = [0.0; 16];
+    for values in whole {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += square(value);
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
+}

@@ -1,0 +1,300 @@
+//! All-reduce between the GPUs of a process, without a copy through host memory.
+
+use std::{
+    sync::{Arc, mpsc::channel},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{
+    Device, Tensor,
+    distributed::{CollectiveTensor, ReduceOperation, all_reduce},
+};
+use clap::ValueEnum;
+
+use crate::replica::{ReplicaContext, ReplicaThreads};
+
+/// The gradient all-reduce between the GPUs of a process.
+///
+/// Source: `cross_device_ops` of `tf.distribute.MirroredStrategy`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrossDevice {
+    /// From GPU to GPU; NVIDIA only.
+    Nccl,
+    /// Through host memory.
+    Host,
+}
+
+/// Sums tensors over the replicas of a process on their devices.
+pub trait Collective: Send + Sync {
+    /// Number of replicas.
+    fn replicas(&self) -> usize;
+
+    /// Sums `tensors` over all replicas; bitwise equal on all. Each replica calls this from its `place`,
+    /// with tensors of the same shapes, and blocks until all have, without a timeout.
+    fn sum(&self, place: usize, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>>;
+}
+
+/// The collective between the replicas on `devices`; `None` for exchange through host memory. Default is
+/// NCCL if there are several CUDA GPUs.
+///
+/// # Errors
+/// NCCL is `wanted` without several CUDA GPUs.
+pub fn connect(
+    devices: &[Device],
+    wanted: Option<CrossDevice>,
+) -> Result<Option<Arc<dyn Collective>>> {
+    let are_gpus = are_several_cuda_gpus(devices);
+    ensure!(
+        are_gpus || wanted != Some(CrossDevice::Nccl),
+        "--cross-device-ops nccl is for several CUDA GPUs in a process, one per replica, and this process \
+         has {devices:?}: omit the option, build with `--features cuda`, or name the GPUs with --devices"
+    );
+    if !are_gpus || wanted == Some(CrossDevice::Host) {
+        return Ok(None);
+    }
+    let devices = devices.to_vec();
+    Ok(Some(Arc::new(Nccl { devices })))
+}
+
+// NCCL supports Linux only.
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+fn are_several_cuda_gpus(devices: &[Device]) -> bool {
+    use burn::tensor::DeviceType;
+
+    let present: Vec<Device> = Device::enumerate(DeviceType::Cuda).into_iter().collect();
+    let mut places = devices.iter().enumerate();
+    devices.len() > 1
+        && places.all(|(at, device)| present.contains(device) && !devices[..at].contains(device))
+}
+
+#[cfg(not(all(feature = "cuda", target_os = "linux")))]
+fn are_several_cuda_gpus(_: &[Device]) -> bool {
+    false
+}
+
+/// NVIDIA's collective communications library, called through Burn.
+struct Nccl {
+    devices: Vec<Device>,
+}
+
+impl Collective for Nccl {
+    fn replicas(&self) -> usize {
+        self.devices.len()
+    }
+
+    fn sum(&self, _place: usize, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+        let begin = |tensor| all_reduce(tensor, ReduceOperation::Sum, self.devices.clone());
+        // Start all before waiting for the first.
+        let begun: Vec<_> = tensors.into_iter().map(begin).collect();
+        begun.into_iter().map(CollectiveTensor::resolve).collect()
+    }
+}
+
+/// Timeout of the check, far above what initialisation and one sum take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Checks the replicas' collective, if any, before training.
+///
+/// # Errors
+/// It fails, or does not complete within a minute.
+pub fn ensure_connected(replicas: &ReplicaThreads) -> Result<()> {
+    if replicas.cross_device_ops().collective().is_none() {
+        return Ok(());
+    }
+    ensure_connected_within(replicas, LIMIT).context(
+        "NCCL does not sum over the GPUs of this process: check that its library is installed \
+         (libnccl.so, of NVIDIA's package libnccl2), and its log with NCCL_DEBUG=INFO. \
+         `--cross-device-ops host` avoids NCCL",
+    )
+}
+
+fn ensure_connected_within(replicas: &ReplicaThreads, limit: Duration) -> Result<()> {
+    let (sender, results) = channel();
+    for replica in 0..replicas.len() {
+        let sender = sender.clone();
+        replicas.start_on(replica, sum_of_ones, move |result| {
+            // The receiver is gone only after the timeout.
+            let _ = sender.send(result);
+        })?;
+    }
+    for _ in 0..replicas.len() {
+        let sum = results.recv_timeout(limit);
+        let sum = sum.with_context(|| format!("no answer within {} s", limit.as_secs()))??;
+        ensure!(
+            sum == replicas.len() as f32,
+            "the sum of {} ones is {sum}",
+            replicas.len()
+        );
+    }
+    Ok(())
+}
+
+fn sum_of_ones(replica: &ReplicaContext) -> Result<f32> {
+    let ops = replica.cross_device_ops();
+    let collective = ops.collective().context("replicas are not connected")?;
+    let device = replica.device().clone().without_autodiff();
+    let ones = Tensor::ones([1], &device);
+    ops.meet()?;
+    let sum = collective.sum(replica.place(), vec![ones]).into_iter();
+    let sum = sum.last().context("a sum")?.try_into_data();
+    let sum = sum.context("the GPU failed")?.iter::<f32>().next();
+    sum.context("the sum is empty")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::thread::sleep;
+
+    use anyhow::bail;
+    use burn::{
+        module::{Module, Param},
+        optim::GradientsParams,
+    };
+
+    use super::*;
+    use crate::{
+        comm::{CrossDeviceOps, ReduceOp, SharedMemory},
+        optim::{FlatGradients, Gradients},
+    };
+
+    /// A stand-in for NCCL, through host memory.
+    pub struct InMemory(SharedMemory, usize);
+
+    impl InMemory {
+        pub fn between(replicas: usize) -> Option<Arc<dyn Collective>> {
+            Some(Arc::new(InMemory(SharedMemory::new(replicas), replicas)))
+        }
+    }
+
+    impl Collective for InMemory {
+        fn replicas(&self) -> usize {
+            self.1
+        }
+
+        fn sum(&self, place: usize, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+            let sum = |tensor: Tensor<1>| {
+                let device = tensor.device();
+                let mut values = tensor.into_data().iter().collect();
+                let summed = self.0.all_reduce(place, ReduceOp::Sum, &mut values);
+                summed.unwrap();
+                Tensor::from_floats(values.as_slice(), &device)
+            };
+            tensors.into_iter().map(sum).collect()
+        }
+    }
+
+    #[derive(Module, Debug)]
+    struct Weights {
+        first: Param<Tensor<1>>,
+        unused: Param<Tensor<2>>,
+    }
+
+    /// Gradients on this replica's device: 2 * rank + 2, and zeros.
+    pub fn gradients(replica: &ReplicaContext) -> Result<FlatGradients> {
+        let device = replica.device();
+        let rank = replica.rank() as f32;
+        let weights = Weights {
+            first: Param::from_tensor(Tensor::from_floats([rank + 1.0, rank + 1.0], device)),
+            unused: Param::from_tensor(Tensor::ones([2, 1], device)),
+        };
+        let loss = weights.first.val().square().sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &weights);
+        FlatGradients::on_devices(&weights, Gradients::new().with(gradients))
+    }
+
+    fn connected(replicas: usize, collective: Option<Arc<dyn Collective>>) -> ReplicaThreads {
+        let ops = SharedMemory::new(replicas).with_collective(collective);
+        ReplicaThreads::start(vec![Device::flex(); replicas], Arc::new(ops)).unwrap()
+    }
+
+    fn run<T: Send + 'static>(
+        replicas: &ReplicaThreads,
+        step: impl Fn(&ReplicaContext) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<Vec<T>> {
+        let nothing = (0..replicas.len()).map(|_| ()).collect();
+        let outputs = replicas.run(nothing, move |(), replica| step(replica))?;
+        Ok(outputs.into_iter().collect())
+    }
+
+    #[test]
+    fn gradients_are_summed_on_their_devices() {
+        let replicas = connected(3, InMemory::between(3));
+        let sums = run(&replicas, |replica| {
+            let summed = replica.reduce_gradients(gradients(replica)?)?;
+            let mut summed = summed.context("each replica has the sums")?;
+            ensure!(summed.are_on_devices(), "they came to the host");
+            Ok((summed.global_norm(), summed.to_values()?))
+        });
+        // 2 + 4 + 6, twice.
+        for (norm, values) in sums.unwrap() {
+            assert_eq!(values, [12.0, 12.0, 0.0, 0.0]);
+            assert!((norm - 288_f64.sqrt()).abs() < 1e-6, "{norm}");
+        }
+    }
+
+    #[test]
+    fn a_replica_that_failed_is_not_waited_for() {
+        let replicas = connected(2, InMemory::between(2));
+        let failed = run(&replicas, |replica| {
+            let gradients = gradients(replica)?;
+            if replica.rank() == 1 {
+                bail!("no more memory");
+            }
+            replica.reduce_gradients(gradients)
+        });
+        let message = format!("{:#}", failed.err().unwrap());
+        assert_eq!(message, "replica 1 of 2 failed: no more memory");
+    }
+
+    /// A collective that returns its input after a delay.
+    struct Broken(Duration);
+
+    impl Collective for Broken {
+        fn replicas(&self) -> usize {
+            2
+        }
+
+        fn sum(&self, _place: usize, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+            sleep(self.0);
+            tensors
+        }
+    }
+
+    #[test]
+    fn a_collective_that_does_not_work_is_found_at_the_start() {
+        assert!(ensure_connected(&connected(2, None)).is_ok());
+        assert!(ensure_connected(&connected(2, InMemory::between(2))).is_ok());
+        let limit = Duration::from_millis(200);
+        let error = |collective: Arc<dyn Collective>| {
+            let replicas = connected(2, Some(collective));
+            let failed = ensure_connected_within(&replicas, limit);
+            format!("{:#}", failed.unwrap_err())
+        };
+        let wrong = error(Arc::new(Broken(Duration::ZERO)));
+        assert_eq!(wrong, "the sum of 2 ones is 1");
+        let hangs = error(Arc::new(Broken(5 * limit)));
+        assert!(hangs.starts_with("no answer within"), "{hangs}");
+    }
+
+    #[test]
+    fn without_gpus_nccl_says_what_to_do() {
+        let devices = vec![Device::flex(); 2];
+        assert!(connect(&devices, None).unwrap().is_none());
+        assert!(
+            connect(&devices, Some(CrossDevice::Host))
+                .unwrap()
+                .is_none()
+        );
+        let refused = connect(&devices, Some(CrossDevice::Nccl)).err().unwrap();
+        assert!(
+            refused.to_string().contains("several CUDA GPUs"),
+            "{refused}"
+        );
+        // Burn's error if the library or the GPUs are missing.
+        let replicas = connected(2, Some(Arc::new(Nccl { devices })));
+        let failed = format!("{:#}", ensure_connected(&replicas).unwrap_err());
+        assert!(failed.contains("--cross-device-ops host"), "{failed}");
+        assert!(failed.contains("it panicked"), "{failed}");
+    }
+}

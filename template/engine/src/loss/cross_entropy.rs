@@ -1,0 +1,272 @@
+use anyhow::{Result, bail, ensure};
+use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
+
+use super::{Reduction, sum_per_example};
+use crate::replica::is_cpu;
+
+/// Cross-entropy between integer labels and logits, of examples or of observations such as pixels and
+/// tokens.
+///
+/// Source: `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)` with its `ignore_class`; classes
+/// in the second dimension and label smoothing as in `torch.nn.CrossEntropyLoss`.
+#[derive(Clone, Debug, Default)]
+pub struct SparseCategoricalCrossentropy {
+    /// The reduction over the examples of a batch.
+    pub reduction: Reduction,
+    label_smoothing: f64,
+    ignored: Option<i64>,
+}
+
+impl SparseCategoricalCrossentropy {
+    /// One loss per example, of all observations, without label smoothing.
+    pub fn new() -> Self {
+        SparseCategoricalCrossentropy::default()
+    }
+
+    /// Sets the reduction.
+    #[must_use]
+    pub fn with_reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+
+    /// Sets the label smoothing `s`, the share of the target spread evenly over all classes: the loss of an
+    /// observation is `(1 - s) * nll + s * mean`, of the negative log-probabilities of the label and of all
+    /// classes.
+    ///
+    /// Source: `torch.nn.CrossEntropyLoss(label_smoothing=s)`, after Szegedy et al. (2016), "Rethinking the
+    /// Inception Architecture for Computer Vision", <https://arxiv.org/abs/1512.00567>.
+    #[must_use]
+    pub fn with_label_smoothing(mut self, smoothing: f64) -> Self {
+        self.label_smoothing = smoothing;
+        self
+    }
+
+    /// Ignores observations with this label, such as padding; it may be outside of the classes. The loss of
+    /// an example is the mean over its other observations, or 0 without any. All examples of a batch have
+    /// equal weight, however many of their observations are ignored.
+    ///
+    /// Source: `ignore_class` of Keras and `ignore_index` of PyTorch, whose mean is over a whole batch.
+    #[must_use]
+    pub fn ignoring(mut self, label: i64) -> Self {
+        self.ignored = Some(label);
+        self
+    }
+
+    /// The losses of a batch, each the mean over the observations of an example.
+    ///
+    /// Shapes: logits `[batch, classes, ..]`, labels `[batch, ..]` in; `[batch]` out, or `[1]` with
+    /// [`Reduction::Sum`].
+    ///
+    /// # Errors
+    /// The shapes do not match, or the smoothing is not from 0 to 1. On the CPU only, a label is neither that
+    /// of a class nor ignored; on a GPU, whose result is then undefined, the check would stall the queue.
+    pub fn forward<const D: usize, const E: usize>(
+        &self,
+        logits: Tensor<D>,
+        labels: Tensor<E, Int>,
+    ) -> Result<Tensor<1>> {
+        let smoothing = self.label_smoothing;
+        ensure!(
+            (0.0..=1.0).contains(&smoothing),
+            "the label smoothing of a cross-entropy is {smoothing}, and it goes from 0 to 1"
+        );
+        ensure_labels_fit(logits.dims(), labels.dims())?;
+        self.ensure_labels_of_classes(&labels, logits.dims()[1])?;
+        let labels = labels.unsqueeze_dim::<D>(1); // [batch, 1, ..]
+        let Some(ignored) = self.ignored else {
+            return Ok(self.reduction.apply(self.of_observations(logits, labels)));
+        };
+        let is_ignored = labels.clone().equal_elem(ignored); // [batch, 1, ..]
+        let labels = labels.mask_fill(is_ignored.clone(), 0); // [batch, 1, ..]
+        let losses = self.of_observations(logits, labels); // [batch, 1, ..]
+        Ok(self.reduction.apply(mean_of_others(losses, is_ignored)))
+    }
+
+    /// From logits `[batch, classes, ..]` and labels `[batch, 1, ..]` to losses `[batch, 1, ..]`.
+    fn of_observations<const D: usize>(
+        &self,
+        logits: Tensor<D>,
+        labels: Tensor<D, Int>,
+    ) -> Tensor<D> {
+        let log_probabilities = log_softmax(logits, 1); // [batch, classes, ..]
+        if self.label_smoothing == 0.0 {
+            return log_probabilities.gather(1, labels).neg(); // [batch, 1, ..]
+        }
+        let of_label = log_probabilities.clone().gather(1, labels).neg(); // [batch, 1, ..]
+        let of_all = log_probabilities.mean_dim(1).neg(); // [batch, 1, ..]
+        of_label * (1.0 - self.label_smoothing) + of_all * self.label_smoothing
+    }
+
+    fn ensure_labels_of_classes<const E: usize>(
+        &self,
+        labels: &Tensor<E, Int>,
+        classes: usize,
+    ) -> Result<()> {
+        if !is_cpu(&[labels.device()]) {
+            return Ok(());
+        }
+        for label in labels.to_data().iter::<i64>() {
+            if !(0..classes as i64).contains(&label) && self.ignored != Some(label) {
+                bail!(
+                    "a cross-entropy met the label {label}, and there are {classes} classes; \
+                     `ignoring({label})` would leave it out"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mean of the losses of each example that are not ignored; 0 if all are.
+///
+/// Shapes: `[batch, 1, ..]` twice in; `[batch]` out.
+fn mean_of_others<const D: usize>(losses: Tensor<D>, is_ignored: Tensor<D, Bool>) -> Tensor<1> {
+    let total = sum_per_example(losses.mask_fill(is_ignored.clone(), 0.0)); // [batch]
+    let counted = sum_per_example(is_ignored.bool_not().float()); // [batch]
+    // The total is 0 if all are ignored.
+    total / counted.clamp_min(1.0)
+}
+
+/// Checks that labels have shape `[batch, ..]` for logits of shape `[batch, classes, ..]`.
+pub(crate) fn ensure_labels_fit<const D: usize, const E: usize>(
+    logits: [usize; D],
+    labels: [usize; E],
+) -> Result<()> {
+    ensure!(
+        D >= 2,
+        "logits of shape {logits:?} have no classes; their shape is [batch, classes, ..]"
+    );
+    let mut expected = logits.to_vec();
+    expected.remove(1);
+    ensure!(
+        expected == labels,
+        "logits of shape {logits:?} need labels of shape {expected:?}, and they have {labels:?}"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// Logits whose probabilities are 1/2, 1/4 and 1/4.
+    const LOGITS: [f32; 3] = [std::f32::consts::LN_2, 0.0, 0.0];
+    const LN_2: f64 = std::f64::consts::LN_2;
+
+    #[track_caller]
+    fn assert_close(losses: &Tensor<1>, expected: &[f64]) {
+        let losses: Vec<f64> = losses.to_data().iter::<f64>().collect();
+        assert_eq!(losses.len(), expected.len(), "{losses:?}");
+        for (loss, expected) in losses.iter().zip(expected) {
+            assert!((loss - expected).abs() < 1e-6, "{losses:?}");
+        }
+    }
+
+    /// Logits `[2, 3, 2]`, two observations per example, all with these probabilities.
+    fn logits(device: &Device) -> Tensor<3> {
+        let logits = Tensor::<1>::from_floats(LOGITS, device);
+        logits.reshape([1, 3, 1]).expand([2, 3, 2])
+    }
+
+    fn labels(labels: [[i32; 2]; 2]) -> Tensor<2, Int> {
+        Tensor::from_ints(labels, &Device::flex())
+    }
+
+    #[test]
+    fn a_loss_is_the_negative_logarithm_of_the_labels_probability() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([LOGITS, LOGITS], &device);
+        let labels = Tensor::<1, Int>::from_ints([0, 2], &device);
+        let cross_entropy = SparseCategoricalCrossentropy::new();
+        let losses = cross_entropy.forward(logits.clone(), labels.clone());
+        assert_close(&losses.unwrap(), &[LN_2, 2.0 * LN_2]);
+        let sum = cross_entropy.with_reduction(Reduction::Sum);
+        assert_close(&sum.forward(logits, labels).unwrap(), &[3.0 * LN_2]);
+    }
+
+    #[test]
+    fn observations_are_averaged_over_all_but_the_batch() {
+        let losses = SparseCategoricalCrossentropy::new()
+            .forward(logits(&Device::flex()), labels([[0, 1], [0, 0]]));
+        assert_close(&losses.unwrap(), &[1.5 * LN_2, LN_2]);
+    }
+
+    #[test]
+    fn classes_are_in_the_second_dimension() {
+        let device = Device::flex();
+        let of_pixels = [[[0.0, 5.0]], [[9.0, 2.0]]]; // [classes, height, width]
+        let of_pixels = Tensor::<3>::from_floats(of_pixels, &device).unsqueeze::<4>();
+        let right = Tensor::<3, Int>::from_ints([[[1, 0]]], &device);
+        let losses = SparseCategoricalCrossentropy::new().forward(of_pixels, right);
+        let loss = |margin: f64| f64::ln_1p(f64::exp(-margin));
+        assert_close(&losses.unwrap(), &[(loss(9.0) + loss(3.0)) / 2.0]);
+    }
+
+    #[test]
+    fn smoothing_takes_from_the_label_and_gives_to_all_classes() {
+        let smoothed = SparseCategoricalCrossentropy::new().with_label_smoothing(0.3);
+        let losses = smoothed.forward(logits(&Device::flex()), labels([[0, 0], [1, 1]]));
+        // The mean over the classes is (1 + 2 + 2) / 3 of ln 2.
+        let expected = [0.7 + 0.3 * 5.0 / 3.0, 1.4 + 0.3 * 5.0 / 3.0];
+        assert_close(&losses.unwrap(), &expected.map(|loss| loss * LN_2));
+    }
+
+    #[test]
+    fn an_example_is_the_mean_of_what_is_not_ignored() {
+        for (smoothing, loss) in [(0.0, 2.0), (0.3, 1.9)] {
+            let cross_entropy = SparseCategoricalCrossentropy::new()
+                .with_label_smoothing(smoothing)
+                .ignoring(-1);
+            let labels = labels([[1, -1], [-1, -1]]);
+            let losses = cross_entropy.forward(logits(&Device::flex()), labels);
+            assert_close(&losses.unwrap(), &[loss * LN_2, 0.0]);
+        }
+    }
+
+    #[test]
+    fn what_is_ignored_has_no_gradient() {
+        let logits = logits(&Device::flex().autodiff()).require_grad();
+        let labels = Tensor::<2, Int>::from_ints([[1, 255], [255, 255]], &logits.device());
+        let losses = SparseCategoricalCrossentropy::new()
+            .ignoring(255)
+            .forward(logits.clone(), labels)
+            .unwrap();
+        let gradient = logits.grad(&losses.sum().backward()).unwrap(); // [2, 3, 2]
+        // Softmax minus one-hot of the only observation that counts.
+        let of_first = gradient.clone().slice([0..1, 0..3, 0..1]);
+        assert_close(&of_first.reshape([3]), &[0.5, -0.75, 0.25]);
+        assert_close(&gradient.abs().sum(), &[1.5]);
+    }
+
+    #[test]
+    fn labels_that_are_not_ignored_give_the_same_bits() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[0.3, -1.2, 2.7], [1.1, 0.4, -0.6]], &device);
+        let labels = Tensor::<1, Int>::from_ints([1, 0], &device);
+        let cross_entropy = SparseCategoricalCrossentropy::new();
+        let losses = cross_entropy.forward(logits.clone(), labels.clone());
+        let ignoring = cross_entropy.ignoring(255).forward(logits, labels);
+        assert_eq!(losses.unwrap().to_data(), ignoring.unwrap().to_data());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let device = Device::flex();
+        let refused = |result: Result<Tensor<1>>| result.unwrap_err().to_string();
+        let cross_entropy = SparseCategoricalCrossentropy::new();
+        let flat = Tensor::<1, Int>::zeros([2], &device);
+        assert_eq!(
+            refused(cross_entropy.forward(logits(&device), flat)),
+            "logits of shape [2, 3, 2] need labels of shape [2, 2], and they have [2]"
+        );
+        let of_no_class = labels([[0, 255], [0, 0]]);
+        let error = refused(cross_entropy.forward(logits(&device), of_no_class));
+        assert!(error.contains("the label 255"), "{error}");
+        let smoothed = cross_entropy.with_label_smoothing(f64::NAN);
+        let error = refused(smoothed.forward(logits(&device), labels([[0, 0], [0, 0]])));
+        assert!(error.contains("from 0 to 1"), "{error}");
+    }
+}

@@ -1,0 +1,207 @@
+//! Losses: objects with one value per example, and averages over the global batch.
+
+pub(crate) mod cross_entropy;
+
+use anyhow::{Result, ensure};
+use burn::tensor::Tensor;
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+use crate::replica::replica_context;
+
+pub use cross_entropy::SparseCategoricalCrossentropy;
+
+/// The reduction of a loss object. There is no mean, whose denominator is the global batch size:
+/// [`compute_average_loss`] divides.
+///
+/// Source: `tf.keras.losses.Reduction` as custom training with `tf.distribute` restricts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduction {
+    /// One value per example.
+    #[default]
+    None,
+    /// The sum over the replica's examples.
+    Sum,
+}
+
+impl Reduction {
+    /// Reduces `values` of shape `[batch, ...]` to `[batch]` or, for `Sum`, `[1]`. Dimensions after the first
+    /// are averaged.
+    pub fn apply<const D: usize>(self, values: Tensor<D>) -> Tensor<1> {
+        let batch = values.dims()[0];
+        let per_example = match D {
+            1 => values.reshape([batch]), // [batch]
+            _ => values.flatten::<2>(1, D - 1).mean_dim(1).reshape([batch]), // [batch]
+        };
+        match self {
+            Reduction::None => per_example,
+            Reduction::Sum => per_example.sum(),
+        }
+    }
+}
+
+/// The sum over all but the batch dimension: from `[batch, ..]` to `[batch]`.
+pub(crate) fn sum_per_example<const D: usize>(values: Tensor<D>) -> Tensor<1> {
+    let batch = values.dims()[0];
+    match D {
+        1 => values.reshape([batch]), // [batch]
+        _ => values.flatten::<2>(1, D - 1).sum_dim(1).reshape([batch]), // [batch]
+    }
+}
+
+/// The sum of a replica's losses `[batch]` divided by `denominator`, the global batch size; the sum over
+/// replicas is then the mean over the global batch. Shape `[1]`.
+///
+/// `sample_weights` `[batch]` weight the losses. The result is 0 for a denominator of 0.
+///
+/// # Errors
+/// The weights differ in number from the losses.
+///
+/// Source: `tf.nn.compute_average_loss`.
+pub fn compute_average_loss(
+    per_example_losses: Tensor<1>,
+    sample_weights: Option<Tensor<1>>,
+    denominator: usize,
+) -> Result<Tensor<1>> {
+    let weighted = match sample_weights {
+        None => per_example_losses,
+        Some(weights) => {
+            let ([losses], [weights_len]) = (per_example_losses.dims(), weights.dims());
+            ensure!(
+                losses == weights_len,
+                "{losses} losses have {weights_len} sample weights"
+            );
+            per_example_losses * weights
+        }
+    };
+    Ok(match denominator {
+        0 => Tensor::zeros([1], &weighted.device()),
+        _ => weighted.sum() / denominator as f64,
+    })
+}
+
+/// A regularisation loss, such as weight decay, divided by the number of losses summed in an update: each
+/// replica with examples adds it to the loss of each batch.
+///
+/// # Errors
+/// No replica runs on this thread.
+///
+/// Source: `tf.nn.scale_regularization_loss`.
+pub fn scale_regularization_loss(regularization: Tensor<1>) -> Result<Tensor<1>> {
+    Ok(regularization / replica_context()?.losses_in_update() as f64)
+}
+
+/// The losses of a step by name, in the order in which they were added.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Losses(IndexMap<String, f64>);
+
+impl Losses {
+    /// Creates an empty set; [`with`](Self::with) adds losses.
+    pub fn new() -> Self {
+        Losses::default()
+    }
+
+    /// Adds a loss of shape `[1]`, read from its device.
+    #[must_use]
+    pub fn with(mut self, name: &str, loss: &Tensor<1>) -> Self {
+        let value = f64::from(loss.clone().into_scalar::<f32>());
+        self.0.insert(name.to_owned(), value);
+        self
+    }
+
+    /// The value of the loss `name`; `None` if there is none of that name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    /// True without losses, as on a replica without examples.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Names and values, in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, loss)| (name.as_str(), *loss))
+    }
+
+    /// The sum of each loss over replicas; a replica without examples has none.
+    pub fn sum(of_replicas: Vec<Losses>) -> Self {
+        let mut sums = IndexMap::new();
+        for (name, loss) in of_replicas.into_iter().flat_map(|losses| losses.0) {
+            *sums.entry(name).or_insert(0.0) += loss;
+        }
+        Losses(sums)
+    }
+
+    pub(crate) fn divide(&mut self, divisor: f64) {
+        self.0.values_mut().for_each(|loss| *loss /= divisor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn losses(values: [f32; 2]) -> Tensor<1> {
+        Tensor::from_floats(values, &Device::flex())
+    }
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().iter::<f32>().collect()
+    }
+
+    #[test]
+    fn parts_of_two_replicas_sum_to_the_mean_of_the_global_batch() {
+        let part = |values| compute_average_loss(losses(values), None, 4).unwrap();
+        let (first, second) = (part([2.0, 3.0]), part([4.0, 5.0]));
+        assert_eq!(values(first.clone()), [1.25]);
+        assert_eq!(values(second.clone()), [2.25]);
+        assert_eq!(values(first + second), [3.5]);
+    }
+
+    #[test]
+    fn a_denominator_of_zero_gives_zero() {
+        let loss = compute_average_loss(losses([2.0, f32::NAN]), None, 0).unwrap();
+        assert_eq!(values(loss), [0.0]);
+    }
+
+    #[test]
+    fn examples_are_weighted_before_they_are_summed() {
+        let weights = Some(losses([0.5, 2.0]));
+        let loss = compute_average_loss(losses([2.0, 3.0]), weights, 2).unwrap();
+        assert_eq!(values(loss), [3.5]);
+        let one_weight = Some(losses([0.5, 2.0]).narrow(0, 0, 1));
+        let error = compute_average_loss(losses([2.0, 3.0]), one_weight, 2).unwrap_err();
+        assert_eq!(error.to_string(), "2 losses have 1 sample weights");
+    }
+
+    #[test]
+    fn labels_of_several_values_are_averaged_over_all_but_the_batch() {
+        let of_pixels = Tensor::<3>::from_floats(
+            [[[1.0, 2.0], [3.0, 6.0]], [[4.0, 4.0], [4.0, 8.0]]],
+            &Device::flex(),
+        ); // [batch, height, width]
+        assert_eq!(values(Reduction::None.apply(of_pixels.clone())), [3.0, 5.0]);
+        assert_eq!(values(Reduction::Sum.apply(of_pixels)), [8.0]);
+    }
+
+    #[test]
+    fn named_losses_are_summed_by_name() {
+        let of = |loss: f32| {
+            let [loss, decay] =
+                [loss, 1.0].map(|value| Tensor::from_floats([value], &Device::flex()));
+            Losses::new().with("loss", &loss).with("decay", &decay)
+        };
+        // The fourth replica has no examples, and so no losses.
+        let replicas = [of(1.2934016), of(1.4167924), of(1.2807639), Losses::new()];
+        let sum = Losses::sum(replicas.to_vec());
+        assert!((sum.get("loss").unwrap() - 3.990958).abs() < 1e-6);
+        assert_eq!(sum.get("decay"), Some(3.0));
+        assert_eq!(
+            sum.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            ["loss", "decay"]
+        );
+    }
+}

@@ -1,0 +1,438 @@
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{Int, Tensor};
+
+use super::{Metric, per_example::predicted_classes};
+use crate::loss::cross_entropy::ensure_labels_fit;
+
+/// A statistic of a [`ConfusionMatrix`]. Macro means are over the classes that occur as a label or a
+/// prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistic {
+    /// `NAME_accuracy`: the share of correct predictions.
+    Accuracy,
+    /// `NAME_precision`: the macro mean of [`ConfusionMatrix::precision`].
+    Precision,
+    /// `NAME_recall`: the macro mean of [`ConfusionMatrix::recall`].
+    Recall,
+    /// `NAME_f1`: the macro mean of [`ConfusionMatrix::f1`].
+    F1,
+    /// `NAME_iou`: the macro mean of [`ConfusionMatrix::iou`].
+    ///
+    /// Source: `tf.keras.metrics.MeanIoU`; `torchmetrics.JaccardIndex` with `average="macro"`.
+    Iou,
+    /// `NAME_dice`: the macro mean of [`ConfusionMatrix::dice`], which is that of F1.
+    Dice,
+    /// `NAME_iou_0`, `NAME_iou_1` ..: [`ConfusionMatrix::iou`] of each class that occurs.
+    PerClassIou,
+}
+
+/// Default statistics, unless changed by [`ConfusionMatrix::reporting`].
+const REPORTED: &[Statistic] = &[Statistic::Precision, Statistic::Recall, Statistic::F1];
+
+/// The confusion matrix of observations (labelled examples, or pixels or tokens of them), with precision,
+/// recall, F1 and intersection over union from the total counts.
+///
+/// An observation with a NaN logit, or whose largest logit is infinite, counts for its class as predicted
+/// as none: it lowers the recall and intersection over union of its class and the accuracy, but no
+/// precision.
+///
+/// Source: `sklearn.metrics.confusion_matrix` and `precision_recall_fscore_support` with
+/// `average="macro"` and `zero_division=0`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfusionMatrix {
+    name: &'static str,
+    classes: usize,
+    reported: &'static [Statistic],
+    ignored: Option<i64>,
+    /// Number of examples.
+    examples: f64,
+    /// `[classes, classes + 1]`: by label, then by prediction, the last of which is none.
+    counts: Vec<f64>,
+}
+
+impl ConfusionMatrix {
+    /// Creates an empty matrix of `classes` classes; `name` is the prefix of its values in reports:
+    /// `NAME_precision`, `NAME_recall` and `NAME_f1`.
+    pub fn new(name: &'static str, classes: usize) -> Self {
+        ConfusionMatrix {
+            name,
+            classes,
+            reported: REPORTED,
+            ignored: None,
+            examples: 0.0,
+            counts: vec![0.0; classes * (classes + 1)],
+        }
+    }
+
+    /// Sets the reported statistics, in order.
+    #[must_use]
+    pub fn reporting(mut self, statistics: &'static [Statistic]) -> Self {
+        self.reported = statistics;
+        self
+    }
+
+    /// Ignores observations with this label, such as padding; it may be outside of the classes.
+    ///
+    /// Source: `ignore_class` of `tf.keras.metrics.MeanIoU`.
+    #[must_use]
+    pub fn ignoring(mut self, label: i64) -> Self {
+        self.ignored = Some(label);
+        self
+    }
+
+    /// Adds the observations of a replica's batch.
+    ///
+    /// Shapes: logits `[batch, classes, ..]`, labels `[batch, ..]`.
+    ///
+    /// # Errors
+    /// The number of classes differs from the matrix, the shapes do not match, or a label is neither that of
+    /// a class nor ignored; nothing is added then.
+    pub fn update<const D: usize, const E: usize>(
+        &mut self,
+        logits: &Tensor<D>,
+        labels: &Tensor<E, Int>,
+    ) -> Result<()> {
+        self.count(logits, labels)
+            .with_context(|| format!("`{}` cannot count a batch", self.name))
+    }
+
+    fn count<const D: usize, const E: usize>(
+        &mut self,
+        logits: &Tensor<D>,
+        labels: &Tensor<E, Int>,
+    ) -> Result<()> {
+        ensure_labels_fit(logits.dims(), labels.dims())?;
+        let (batch, classes) = (logits.dims()[0], logits.dims()[1]);
+        ensure!(
+            classes == self.classes,
+            "it has {} classes, and the predictions have {classes}",
+            self.classes
+        );
+        let (predicted, is_invalid) = predicted_classes(logits); // [batch, 1, ..] each
+        let predicted = predicted.mask_fill(is_invalid, classes as i64); // [batch, 1, ..]
+        let (labels, predicted) = (read(labels)?, read(&predicted)?);
+        let is_ignored = |label: i64| self.ignored == Some(label);
+        // Check all labels before adding any.
+        for label in labels.iter().copied() {
+            if !(0..classes as i64).contains(&label) && !is_ignored(label) {
+                bail!(
+                    "it met the label {label}, and there are {classes} classes; \
+                     `ignoring({label})` would leave it out"
+                );
+            }
+        }
+        for (label, predicted) in labels.into_iter().zip(predicted) {
+            if !is_ignored(label) {
+                self.counts[label as usize * (classes + 1) + predicted as usize] += 1.0;
+            }
+        }
+        self.examples += batch as f64;
+        Ok(())
+    }
+
+    /// Number of observations of class `label` predicted as class `predicted`.
+    pub fn get(&self, label: usize, predicted: usize) -> usize {
+        self.of_label(label)[predicted] as usize
+    }
+
+    /// Number of observations of class `label` without a finite prediction.
+    pub fn unpredicted(&self, label: usize) -> usize {
+        self.get(label, self.classes)
+    }
+
+    /// Observations of class `label` by prediction: `[classes + 1]`, the last of which is none.
+    fn of_label(&self, label: usize) -> &[f64] {
+        &self.counts[label * (self.classes + 1)..][..=self.classes]
+    }
+
+    /// Number of observations predicted as the class.
+    fn taken_for(&self, class: usize) -> usize {
+        (0..self.classes).map(|label| self.get(label, class)).sum()
+    }
+
+    /// Number of observations labelled as the class.
+    fn labelled(&self, class: usize) -> usize {
+        self.of_label(class).iter().sum::<f64>() as usize
+    }
+
+    /// The share of correct predictions; 0 without observations.
+    pub fn accuracy(&self) -> f64 {
+        let right = (0..self.classes).map(|class| self.get(class, class)).sum();
+        ratio(right, self.observations())
+    }
+
+    /// True positives over predictions of the class; 0 without predictions.
+    pub fn precision(&self, class: usize) -> f64 {
+        ratio(self.get(class, class), self.taken_for(class))
+    }
+
+    /// True positives over observations of the class; 0 without observations.
+    pub fn recall(&self, class: usize) -> f64 {
+        ratio(self.get(class, class), self.labelled(class))
+    }
+
+    /// The harmonic mean of precision and recall; 0 if both are 0.
+    pub fn f1(&self, class: usize) -> f64 {
+        let (precision, recall) = (self.precision(class), self.recall(class));
+        match precision + recall {
+            0.0 => 0.0,
+            sum => 2.0 * precision * recall / sum,
+        }
+    }
+
+    /// The intersection over union, or Jaccard index, of labels and predictions of the class; 0 if the class
+    /// does not occur.
+    ///
+    /// Source: `tf.keras.metrics.IoU`; `torchmetrics.JaccardIndex`.
+    pub fn iou(&self, class: usize) -> f64 {
+        let both = self.get(class, class);
+        ratio(both, self.labelled(class) + self.taken_for(class) - both)
+    }
+
+    /// The Dice score, the name of F1 in segmentation: twice the intersection over the sum of labels and
+    /// predictions; 0 if the class does not occur.
+    ///
+    /// Source: `torchmetrics.segmentation.DiceScore` with `aggregation_level="global"`.
+    pub fn dice(&self, class: usize) -> f64 {
+        let both = self.get(class, class);
+        ratio(2 * both, self.labelled(class) + self.taken_for(class))
+    }
+
+    /// The values of a statistic, by name.
+    fn statistic(&self, statistic: Statistic) -> Vec<(String, f64)> {
+        let (name, value) = match statistic {
+            Statistic::Accuracy => ("accuracy", self.accuracy()),
+            Statistic::Precision => ("precision", self.macro_mean(Self::precision)),
+            Statistic::Recall => ("recall", self.macro_mean(Self::recall)),
+            Statistic::F1 => ("f1", self.macro_mean(Self::f1)),
+            Statistic::Iou => ("iou", self.macro_mean(Self::iou)),
+            Statistic::Dice => ("dice", self.macro_mean(Self::dice)),
+            Statistic::PerClassIou => {
+                let named = |class| (format!("{}_iou_{class}", self.name), self.iou(class));
+                return self.occurring().map(named).collect();
+            }
+        };
+        vec![(format!("{}_{name}", self.name), value)]
+    }
+
+    /// The classes that have observations or predictions.
+    fn occurring(&self) -> impl Iterator<Item = usize> {
+        (0..self.classes).filter(|class| self.labelled(*class) + self.taken_for(*class) > 0)
+    }
+
+    /// The mean over the classes that have observations or predictions.
+    fn macro_mean(&self, value: impl Fn(&Self, usize) -> f64) -> f64 {
+        let values: Vec<f64> = self.occurring().map(|class| value(self, class)).collect();
+        values.iter().sum::<f64>() / values.len().max(1) as f64
+    }
+}
+
+/// The values of a tensor, read from its device.
+fn read<const D: usize>(tensor: &Tensor<D, Int>) -> Result<Vec<i64>> {
+    let values = tensor.clone().into_data().convert::<i64>().try_into_vec();
+    values.context("a tensor is not of integers")
+}
+
+fn ratio(part: usize, whole: usize) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+impl Metric for ConfusionMatrix {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn examples(&self) -> usize {
+        self.examples as usize
+    }
+
+    fn observations(&self) -> usize {
+        self.counts.iter().sum::<f64>() as usize
+    }
+
+    fn state(&self) -> Vec<f64> {
+        let counts = self.counts.iter().copied();
+        counts.chain([self.examples]).collect()
+    }
+
+    fn add_state(&mut self, state: &[f64]) -> Result<()> {
+        ensure!(
+            state.len() == self.counts.len() + 1,
+            "the state of `{}` has {} numbers, and {} are needed: the counts of {} classes, and how many \
+             examples",
+            self.name,
+            state.len(),
+            self.counts.len() + 1,
+            self.classes
+        );
+        let sums = self.counts.iter_mut().chain([&mut self.examples]);
+        sums.zip(state).for_each(|(sum, more)| *sum += more);
+        Ok(())
+    }
+
+    fn results(&self) -> Vec<(String, f64)> {
+        let statistics = self.reported.iter().copied();
+        statistics.flat_map(|one| self.statistic(one)).collect()
+    }
+
+    fn reset(&mut self) {
+        self.counts.fill(0.0);
+        self.examples = 0.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::replica::visible_devices;
+
+    const NAN: f32 = f32::NAN;
+    const INFINITY: f32 = f32::INFINITY;
+
+    /// Logits of three classes, and the label; the only example of the third class has no finite prediction.
+    const EXAMPLES: [([f32; 3], i32); 8] = [
+        ([2.0, 1.0, -INFINITY], 0),
+        ([2.0, 1.0, 0.0], 0),
+        ([NAN, 1.0, 0.0], 0),
+        ([2.0, 1.0, 0.0], 1),
+        ([1.0, 2.0, 0.0], 1),
+        ([0.0, INFINITY, 0.0], 1),
+        ([-INFINITY; 3], 1),
+        ([NAN; 3], 2),
+    ];
+
+    fn counted(examples: &[([f32; 3], i32)], device: &Device) -> ConfusionMatrix {
+        let (logits, labels): (Vec<_>, Vec<_>) = examples.iter().copied().unzip();
+        let logits = Tensor::<1>::from_floats(&logits.concat()[..], device);
+        let logits = logits.reshape([examples.len(), 3]); // [batch, 3]
+        let labels = Tensor::<1, Int>::from_ints(&labels[..], device);
+        let mut confusion = ConfusionMatrix::new("confusion", 3);
+        confusion.update(&logits, &labels).unwrap();
+        confusion
+    }
+
+    #[test]
+    fn examples_without_a_prediction_count_for_the_recall_alone() {
+        for device in visible_devices() {
+            let confusion = counted(&EXAMPLES, &device);
+            let by_class = |value: &dyn Fn(usize) -> usize| [0, 1, 2].map(value);
+            assert_eq!(by_class(&|label| confusion.get(label, 0)), [2, 1, 0]);
+            assert_eq!(by_class(&|label| confusion.get(label, 1)), [0, 1, 0]);
+            assert_eq!(by_class(&|label| confusion.get(label, 2)), [0, 0, 0]);
+            assert_eq!(by_class(&|label| confusion.unpredicted(label)), [1, 2, 1]);
+            assert_eq!((confusion.examples(), confusion.observations()), (8, 8));
+            let values = |value: &dyn Fn(usize) -> f64| [0, 1, 2].map(value);
+            let precision = values(&|class| confusion.precision(class));
+            assert_eq!(precision, [2.0 / 3.0, 1.0, 0.0]);
+            let recall = values(&|class| confusion.recall(class));
+            assert_eq!(recall, [2.0 / 3.0, 0.25, 0.0]);
+            // The third class occurs, so it is included in the means.
+            let expected = [5.0 / 9.0, 11.0 / 36.0, (2.0 / 3.0 + 0.4) / 3.0];
+            for ((name, value), expected) in confusion.results().into_iter().zip(expected) {
+                assert!((value - expected).abs() < 1e-12, "{name} is {value}");
+            }
+            let (first, second) = EXAMPLES.split_at(3);
+            let mut merged = counted(first, &device);
+            merged.add_state(&counted(second, &device).state()).unwrap();
+            assert_eq!(merged, confusion, "merged of two replicas");
+        }
+    }
+
+    /// Two masks of 2 x 2 pixels over three classes; 255 is ignored, and the last class does not occur.
+    const LABELS: [[[i32; 2]; 2]; 2] = [[[0, 0], [1, 1]], [[0, 255], [1, 255]]];
+    const PREDICTED: [[[i32; 2]; 2]; 2] = [[[0, 1], [1, 1]], [[0, 0], [0, 1]]];
+
+    fn masks(examples: std::ops::Range<usize>) -> ConfusionMatrix {
+        let device = Device::flex();
+        let part = |classes: [[[i32; 2]; 2]; 2]| {
+            let classes = Tensor::<3, Int>::from_ints(classes, &device);
+            classes.narrow(0, examples.start, examples.len()) // [batch, 2, 2]
+        };
+        let logits = part(PREDICTED).one_hot::<4>(3).float(); // [batch, 2, 2, 3]
+        let mut confusion = ConfusionMatrix::new("mask", 3).ignoring(255);
+        let logits = logits.permute([0, 3, 1, 2]); // [batch, 3, 2, 2]
+        confusion.update(&logits, &part(LABELS)).unwrap();
+        confusion
+    }
+
+    #[test]
+    fn pixels_are_counted_but_for_those_that_are_ignored() {
+        let confusion = masks(0..2);
+        let counts = [0, 1].map(|label| [0, 1, 2].map(|class| confusion.get(label, class)));
+        assert_eq!(counts, [[2, 1, 0], [1, 2, 0]]);
+        assert_eq!((confusion.examples(), confusion.observations()), (2, 6));
+        let mut merged = masks(0..1);
+        merged.add_state(&masks(1..2).state()).unwrap();
+        assert_eq!(merged, confusion, "merged of two replicas");
+        merged.reset();
+        assert_eq!((merged.examples(), merged.observations()), (0, 0));
+    }
+
+    #[test]
+    fn statistics_that_are_chosen_are_reported_in_their_order() {
+        use Statistic::*;
+        let confusion = masks(0..2).reporting(&[PerClassIou, Dice, Iou, Accuracy]);
+        // Per class: 2 true positives, 1 false negative, 1 false positive.
+        let expected = [
+            ("mask_iou_0", 2.0 / 4.0),
+            ("mask_iou_1", 2.0 / 4.0),
+            ("mask_dice", 4.0 / 6.0),
+            ("mask_iou", 2.0 / 4.0),
+            ("mask_accuracy", 4.0 / 6.0),
+        ];
+        let results = confusion.results();
+        let results: Vec<_> = results
+            .iter()
+            .map(|(name, value)| (&name[..], *value))
+            .collect();
+        assert_eq!(results, expected);
+    }
+
+    #[test]
+    fn dice_is_f1_and_iou_follows_from_it() {
+        for device in visible_devices() {
+            let confusion = counted(&EXAMPLES, &device);
+            // Of 4 examples of the second class, 1 is predicted correctly and 2 have no finite prediction.
+            assert_eq!(confusion.iou(0), 2.0 / 4.0);
+            assert_eq!(confusion.iou(1), 1.0 / 4.0);
+            assert_eq!(confusion.iou(2), 0.0);
+            for class in 0..3 {
+                let (dice, f1, iou) = (
+                    confusion.dice(class),
+                    confusion.f1(class),
+                    confusion.iou(class),
+                );
+                assert!((dice - f1).abs() < 1e-12, "{dice} and {f1}");
+                assert!((dice - 2.0 * iou / (1.0 + iou)).abs() < 1e-12);
+            }
+            assert_eq!(confusion.accuracy(), 3.0 / 8.0);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_not_counted() {
+        let device = Device::flex();
+        let logits = Tensor::<4>::zeros([2, 3, 4, 5], &device);
+        let mut confusion = ConfusionMatrix::new("mask", 3);
+        let refused = |result: Result<()>| format!("{:#}", result.unwrap_err());
+        let labels = Tensor::<3, Int>::zeros([2, 5, 4], &device);
+        assert_eq!(
+            refused(confusion.update(&logits, &labels)),
+            "`mask` cannot count a batch: logits of shape [2, 3, 4, 5] need labels of shape [2, 4, 5], \
+             and they have [2, 5, 4]"
+        );
+        let labels = Tensor::<1, Int>::zeros([2], &device);
+        assert!(refused(confusion.update(&logits, &labels)).contains("and they have [2]"));
+        let labels = Tensor::<3, Int>::full([2, 4, 5], 255, &device);
+        assert!(refused(confusion.update(&logits, &labels)).contains("`ignoring(255)`"));
+        let other = Tensor::<4>::zeros([2, 2, 4, 5], &device);
+        assert!(refused(confusion.update(&other, &labels)).contains("it has 3 classes"));
+        assert_eq!((confusion.examples(), confusion.observations()), (0, 0));
+    }
+}

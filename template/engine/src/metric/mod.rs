@@ -1,0 +1,211 @@
+//! Metrics whose states merge over replicas and processes.
+
+mod auc;
+mod confusion;
+mod mean;
+mod per_example;
+
+use anyhow::{Result, ensure};
+
+pub use auc::AreaUnderRoc;
+pub use confusion::{ConfusionMatrix, Statistic};
+pub use mean::Mean;
+pub use per_example::{
+    mean_absolute_error, mean_squared_error, sparse_categorical_accuracy,
+    sparse_top_k_categorical_accuracy,
+};
+
+/// A metric whose state merges over replicas.
+pub trait Metric: Send + 'static {
+    /// The name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Number of examples so far.
+    fn examples(&self) -> usize;
+
+    /// Number of observations so far, such as pixels or tokens; by default one per example.
+    fn observations(&self) -> usize {
+        self.examples()
+    }
+
+    /// The state, for other replicas and checkpoints.
+    fn state(&self) -> Vec<f64>;
+
+    /// Merges the state of another replica.
+    ///
+    /// # Errors
+    /// The state is of another metric.
+    fn add_state(&mut self, state: &[f64]) -> Result<()>;
+
+    /// The values over all observations, by name.
+    fn results(&self) -> Vec<(String, f64)>;
+
+    /// Resets the state.
+    fn reset(&mut self);
+}
+
+/// A value of a metric over all replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergedMetric {
+    /// The name in reports.
+    pub name: String,
+    /// The value over all observations.
+    pub value: f64,
+    /// Number of examples.
+    pub examples: usize,
+    /// Number of observations, such as pixels or tokens.
+    pub observations: usize,
+}
+
+/// The values of `metrics`, in order.
+pub fn metric_results(metrics: &[&mut dyn Metric]) -> Vec<MergedMetric> {
+    let results = metrics.iter().flat_map(|metric| {
+        let (examples, observations) = (metric.examples(), metric.observations());
+        let named = move |(name, value)| MergedMetric {
+            name,
+            value,
+            examples,
+            observations,
+        };
+        metric.results().into_iter().map(named)
+    });
+    results.collect()
+}
+
+/// The states of all metrics of a replica, in order.
+pub type MetricStates = Vec<Vec<f64>>;
+
+/// The states of `metrics`.
+pub fn metric_states(metrics: &[&mut dyn Metric]) -> MetricStates {
+    metrics.iter().map(|metric| metric.state()).collect()
+}
+
+/// Replaces the states of `metrics` by the merged states of `replicas`.
+///
+/// # Errors
+/// The states are of other metrics.
+pub fn merge_metric_states(
+    metrics: &mut [&mut dyn Metric],
+    replicas: &[MetricStates],
+) -> Result<()> {
+    metrics.iter_mut().for_each(|metric| metric.reset());
+    for states in replicas {
+        ensure!(
+            states.len() == metrics.len(),
+            "there are states of {} metrics, and {} metrics",
+            states.len(),
+            metrics.len()
+        );
+        for (metric, state) in metrics.iter_mut().zip(states) {
+            metric.add_state(state)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Int, Tensor};
+
+    use super::*;
+    use crate::replica::visible_devices;
+
+    /// Predictions of a model that diverged.
+    const BROKEN: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+
+    /// The labels of four examples.
+    const LABELS: [i32; 4] = [0, 1, 0, 1];
+
+    /// Predictions `[4, 2]`: `value` for the first `broken` examples, and correct for the others.
+    fn predictions(broken: usize, value: f32, device: &Device) -> Tensor<2> {
+        let one_hot = Tensor::<2>::from_floats([[1.0, 0.0], [0.0, 1.0]], device);
+        let labels = Tensor::<1, Int>::from_ints(LABELS, device);
+        let is_broken = Tensor::<1, Int>::arange(0..4, device).lower_elem(broken as i64);
+        let is_broken = is_broken.unsqueeze_dim::<2>(1).expand([4, 2]);
+        one_hot.select(0, labels).mask_fill(is_broken, value)
+    }
+
+    /// Each metric by name, with its value for all four examples.
+    fn every_metric(predictions: &Tensor<2>) -> Vec<(String, f64)> {
+        let device = predictions.device();
+        let labels = Tensor::<1, Int>::from_ints(LABELS, &device);
+        let targets = self::predictions(0, 0.0, &device);
+        let means = [
+            (
+                "accuracy",
+                sparse_categorical_accuracy(predictions, &labels),
+            ),
+            (
+                "top_1",
+                sparse_top_k_categorical_accuracy(predictions, &labels, 1),
+            ),
+            (
+                "top_2",
+                sparse_top_k_categorical_accuracy(predictions, &labels, 2),
+            ),
+            (
+                "absolute",
+                mean_absolute_error(predictions, &targets).unwrap(),
+            ),
+            (
+                "squared",
+                mean_squared_error(predictions, &targets).unwrap(),
+            ),
+            ("mean", predictions.clone().narrow(1, 0, 1).squeeze_dim(1)),
+        ];
+        let means = means.map(|(name, values)| {
+            let mut mean = Mean::new(name);
+            mean.update(&values);
+            mean
+        });
+        let mut confusion = ConfusionMatrix::new("confusion", 2);
+        confusion.update(predictions, &labels).unwrap();
+        let mut area = AreaUnderRoc::new("auc");
+        let scores = predictions.clone().narrow(1, 1, 1).squeeze_dim(1);
+        area.update(&scores, &labels).unwrap();
+        let all = means.iter().map(|mean| mean as &dyn Metric);
+        let all = all.chain([&confusion as &dyn Metric, &area]);
+        all.flat_map(|metric| {
+            assert_eq!(metric.examples(), 4, "{}", metric.name());
+            metric.results()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn no_metric_counts_what_is_not_finite_as_right() {
+        // With none, the first and all examples broken; `None` for a value that is not finite.
+        let expected = [
+            ("accuracy", 1.0, Some(0.75), Some(0.0)),
+            ("top_1", 1.0, Some(0.75), Some(0.0)),
+            ("top_2", 1.0, Some(0.75), Some(0.0)),
+            ("absolute", 0.0, None, None),
+            ("squared", 0.0, None, None),
+            ("mean", 0.5, None, None),
+            ("confusion_precision", 1.0, Some(1.0), Some(0.0)),
+            ("confusion_recall", 1.0, Some(0.75), Some(0.0)),
+            (
+                "confusion_f1",
+                1.0,
+                Some((2.0 / 3.0 + 1.0) / 2.0),
+                Some(0.0),
+            ),
+            ("auc", 1.0, Some(0.5), Some(0.0)),
+        ];
+        for device in visible_devices() {
+            for value in BROKEN {
+                let values =
+                    [0, 1, 4].map(|broken| every_metric(&predictions(broken, value, &device)));
+                assert_eq!(values[0].len(), expected.len());
+                for (index, (name, right, one, all)) in expected.into_iter().enumerate() {
+                    for (values, expected) in values.iter().zip([Some(right), one, all]) {
+                        let (of, result) = &values[index];
+                        assert_eq!(of, name);
+                        let result = result.is_finite().then_some(*result);
+                        assert_eq!(result, expected, "`{name}` of {value}: {values:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Adam, in one pass over memory on the CPU.
+
+use burn::{
+    config::Config,
+    optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource},
+    tensor::{DType, Device, Tensor, TensorData},
+};
+use rayon::prelude::*;
+
+use crate::{
+    comm::{PIECE, on_all_threads},
+    vectors::vectorized,
+};
+
+/// The settings of [`Adam`].
+#[derive(Config, Debug)]
+pub struct AdamConfig {
+    /// Decay of the mean of gradients.
+    #[config(default = 0.9)]
+    pub beta_1: f64,
+    /// Decay of the mean of squared gradients.
+    #[config(default = 0.999)]
+    pub beta_2: f64,
+    /// Epsilon, which keeps the divisor above zero.
+    #[config(default = 1e-7)]
+    pub epsilon: f64,
+    /// Whether epsilon is added before the bias correction of the second moment, as in Keras, rather than
+    /// after it, as in Burn and PyTorch.
+    ///
+    /// At the first update, epsilon then has 32 times the effect, which matters for small gradients, such as
+    /// those of a penalty.
+    #[config(default = false)]
+    pub epsilon_hat: bool,
+    /// Decoupled weight decay per update, for a learning rate of 1; AdamW if not 0.
+    #[config(default = 0.0)]
+    pub weight_decay: f64,
+}
+
+impl AdamConfig {
+    /// The default settings of Keras.
+    ///
+    /// Source: `tf.keras.optimizers.Adam`.
+    pub fn keras() -> Self {
+        AdamConfig::new().with_epsilon_hat(true)
+    }
+
+    /// The optimizer of a whole model.
+    pub fn init(&self) -> ModuleOptimizer {
+        self.build().into()
+    }
+
+    /// The optimizer of a group of parameters, for `ModuleOptimizer::with_group`.
+    pub fn build(&self) -> Adam {
+        Adam(self.clone())
+    }
+}
+
+/// Adam. Burn's also has AMSGrad, and passes over memory once per operation.
+///
+/// Source: D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization", 2015, with
+/// `epsilon_hat` as at the end of section 2; I. Loshchilov and F. Hutter, "Decoupled Weight
+/// Decay Regularization", 2019.
+#[derive(Clone)]
+pub struct Adam(AdamConfig);
+
+/// The state of a parameter of rank `D`.
+#[derive(Clone)]
+pub struct AdamState<const D: usize> {
+    /// Updates so far.
+    pub time: usize,
+    /// Mean of gradients.
+    pub moment_1: Tensor<D>,
+    /// Mean of squared gradients.
+    pub moment_2: Tensor<D>,
+}
+
+impl<const D: usize> AdamState<D> {
+    /// The state before the first update.
+    pub fn new(parameter: &Tensor<D>) -> Self {
+        AdamState {
+            time: 0,
+            moment_1: parameter.zeros_like(),
+            moment_2: parameter.zeros_like(),
+        }
+    }
+}
+
+/// Names of the state for checkpoint files. Burn's derive macro works within Burn only.
+impl<const D: usize> RecordState for AdamState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        out.push_scalar(prefix, "time", self.time.into());
+        for (name, moment) in [("moment_1", &self.moment_1), ("moment_2", &self.moment_2)] {
+            out.push_tensor(prefix, name, moment.clone().into_data());
+        }
+    }
+
+    fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
+        let time = source.take_scalar(prefix, "time")?.try_into().ok()?;
+        let mut moment = |name| Some(Tensor::from_data(source.take_tensor(prefix, name)?, device));
+        Some(AdamState {
+            time,
+            moment_1: moment("moment_1")?,
+            moment_2: moment("moment_2")?,
+        })
+    }
+}
+
+impl Optimizer for Adam {
+    type State<const D: usize> = AdamState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        learning_rate: LearningRate,
+        tensor: Tensor<D>,
+        gradient: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let mut state = state.unwrap_or_else(|| AdamState::new(&tensor));
+        state.time += 1;
+        let step = self.step_at(learning_rate, state.time);
+        let one_pass = tensor.device() == Device::flex()
+            && [&tensor, &gradient].map(Tensor::dtype) == [DType::F32; 2];
+        let moments = [state.moment_1, state.moment_2];
+        let (tensor, [moment_1, moment_2]) = match one_pass {
+            true => step.in_one_pass(tensor, gradient, moments),
+            false => step.by_operations(tensor, gradient, moments),
+        };
+        state.moment_1 = moment_1;
+        state.moment_2 = moment_2;
+        (tensor, Some(state))
+    }
+
+    fn to_device<const D: usize>(mut state: Self::State<D>, device: &Device) -> Self::State<D> {
+        state.moment_1 = state.moment_1.to_device(device);
+        state.moment_2 = state.moment_2.to_device(device);
+        state
+    }
+}
+
+impl Adam {
+    fn step_at(&self, learning_rate: LearningRate, time: usize) -> Step {
+        let betas = [self.0.beta_1, self.0.beta_2];
+        let [bias_1, bias_2] = betas.map(|beta| 1.0 - beta.powf(time as f64));
+        let scale = if self.0.epsilon_hat {
+            1.0
+        } else {
+            bias_2.sqrt()
+        };
+        Step {
+            betas,
+            rate: learning_rate * bias_2.sqrt() / bias_1,
+            epsilon: self.0.epsilon * scale,
+            kept: 1.0 - learning_rate * self.0.weight_decay,
+        }
+    }
+}
+
+/// The coefficients of an update, with the bias corrections of both moments.
+struct Step {
+    betas: [f64; 2],
+    rate: f64,
+    epsilon: f64,
+    /// The factor of weight decay.
+    kept: f64,
+}
+
+impl Step {
+    fn by_operations<const D: usize>(
+        &self,
+        tensor: Tensor<D>,
+        gradient: Tensor<D>,
+        [moment_1, moment_2]: [Tensor<D>; 2],
+    ) -> (Tensor<D>, [Tensor<D>; 2]) {
+        let [beta_1, beta_2] = self.betas;
+        let moment_1 = moment_1 * beta_1 + gradient.clone() * (1.0 - beta_1);
+        let moment_2 = moment_2 * beta_2 + gradient.square() * (1.0 - beta_2);
+        let update = moment_1.clone() * self.rate / (moment_2.clone().sqrt() + self.epsilon);
+        (tensor * self.kept - update, [moment_1, moment_2])
+    }
+
+    /// The same in place, in one pass. On the CPU, reading a tensor without other owners, and creating one
+    /// from the values, copies nothing.
+    fn in_one_pass<const D: usize>(
+        &self,
+        tensor: Tensor<D>,
+        gradient: Tensor<D>,
+        moments: [Tensor<D>; 2],
+    ) -> (Tensor<D>, [Tensor<D>; 2]) {
+        let shape = tensor.shape();
+        let [mut weights, gradient] = [tensor, gradient].map(values);
+        let [mut moment_1, mut moment_2] = moments.map(values);
+        on_all_threads(weights.len(), || {
+            let moments = moment_1
+                .par_chunks_mut(PIECE)
+                .zip(moment_2.par_chunks_mut(PIECE));
+            weights
+                .par_chunks_mut(PIECE)
+                .zip(gradient.par_chunks(PIECE))
+                .zip(moments)
+                .for_each(|((weights, gradient), moments)| {
+                    vectorized!(self.update(weights, gradient, moments));
+                });
+        });
+        let tensor =
+            |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
+        (tensor(weights), [moment_1, moment_2].map(tensor))
+    }
+
+    /// Updates a piece of a parameter, with its gradient and moments.
+    #[inline(always)]
+    fn update(
+        &self,
+        weights: &mut [f32],
+        gradient: &[f32],
+        (moment_1, moment_2): (&mut [f32], &mut [f32]),
+    ) {
+        let [beta_1, beta_2] = self.betas.map(|beta| beta as f32);
+        let [rest_1, rest_2] = self.betas.map(|beta| (1.0 - beta) as f32);
+        let numbers = [self.rate, self.epsilon, self.kept];
+        let [rate, epsilon, kept] = numbers.map(|number| number as f32);
+        let moments = moment_1.iter_mut().zip(moment_2);
+        for ((weight, gradient), (moment_1, moment_2)) in
+            weights.iter_mut().zip(gradient).zip(moments)
+        {
+            *moment_1 = *moment_1 * beta_1 + gradient * rest_1;
+            *moment_2 = *moment_2 * beta_2 + gradient * gradient * rest_2;
+            *weight = *weight * kept - *moment_1 * rate / (moment_2.sqrt() + epsilon);
+        }
+    }
+}
+
+/// The values of a tensor of `f32`.
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    let values = tensor.into_data().try_into_vec();
+    values.expect("a tensor on the CPU can be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::{optim::AdamWConfig, tensor::Distribution};
+
+    use super::*;
+
+    fn random(values: usize) -> Tensor<1> {
+        Tensor::random([values], Distribution::Normal(0.0, 1.0), &Device::flex())
+    }
+
+    /// The maximum difference of two tensors.
+    fn distance(one: &Tensor<1>, other: &Tensor<1>) -> f32 {
+        (one.clone() - other.clone()).abs().max().into_scalar()
+    }
+
+    /// Both implementations, with large, small and zero gradients over several pieces.
+    #[test]
+    fn one_pass_gives_what_operations_give() {
+        let values = 2 * PIECE + 3;
+        let decaying = AdamConfig::new().with_weight_decay(0.1);
+        for config in [AdamConfig::new(), AdamConfig::keras(), decaying] {
+            let adam = Adam(config);
+            let start = (
+                random(values),
+                [0, 1].map(|_| Tensor::zeros([values], &Device::flex())),
+            );
+            let (mut pass, mut operations) = (start.clone(), start);
+            for time in 1..=3 {
+                let step = adam.step_at(1e-2, time);
+                let gradient = random(values) * [1e3, 1e-6, 0.0][time - 1];
+                pass = step.in_one_pass(pass.0, gradient.clone(), pass.1);
+                operations = step.by_operations(operations.0, gradient, operations.1);
+            }
+            assert!(distance(&pass.0, &operations.0) < 1e-6);
+            for (one, other) in pass.1.iter().zip(&operations.1) {
+                let largest: f32 = other.clone().abs().max().into_scalar();
+                assert!(distance(one, other) <= 1e-6 * largest);
+            }
+        }
+    }
+
+    /// The weights after some steps with the same gradients.
+    fn after_steps<O: Optimizer>(
+        optimizer: &O,
+        start: &Tensor<1>,
+        gradients: &[Tensor<1>],
+    ) -> Tensor<1> {
+        let steps = gradients.iter();
+        let (weights, _) = steps.fold((start.clone(), None), |(weights, state), gradient| {
+            optimizer.step(1e-2, weights, gradient.clone(), state)
+        });
+        weights
+    }
+
+    #[test]
+    fn weights_are_those_of_burn() {
+        let (start, gradients) = (random(5), [0; 5].map(|_| random(5)));
+        let ours = AdamConfig::new().with_epsilon(1e-3);
+        let plain = burn::optim::AdamConfig::new().with_epsilon(1e-3).build();
+        let decaying = AdamWConfig::new().with_epsilon(1e-3).with_weight_decay(0.5);
+        let ours = [0.0, 0.5].map(|decay| ours.clone().with_weight_decay(decay).build());
+        let ours = ours.map(|adam| after_steps(&adam, &start, &gradients));
+        let burns = [
+            after_steps(&plain, &start, &gradients),
+            after_steps(&decaying.build(), &start, &gradients),
+        ];
+        for (ours, burns) in ours.iter().zip(&burns) {
+            assert!(distance(ours, burns) < 1e-6);
+        }
+        assert!(distance(&ours[0], &ours[1]) > 1e-3);
+    }
+}

@@ -1,0 +1,13 @@
+//! Optimizers, learning-rate schedules and gradients.
+
+mod adam;
+mod gradients;
+mod nadam;
+mod optimizer;
+mod schedule;
+
+pub use adam::{Adam, AdamConfig, AdamState};
+pub use gradients::{FlatGradients, Gradients, NonFinite};
+pub use nadam::{Nadam, NadamConfig, NadamState};
+pub use optimizer::ScheduledOptimizer;
+pub use schedule::Schedule;

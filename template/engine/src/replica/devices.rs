@@ -1,0 +1,158 @@
+use std::env;
+
+use anyhow::{Result, ensure};
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+use burn::tensor::DeviceKind;
+use burn::tensor::{Device, DeviceType};
+
+use crate::{
+    report::terminal,
+    workers::{OnHost, Workers},
+};
+
+/// The enabled GPU backends, fastest first.
+const GPUS: &[DeviceType] = &[
+    #[cfg(feature = "cuda")]
+    DeviceType::Cuda,
+    #[cfg(feature = "rocm")]
+    DeviceType::Rocm,
+    #[cfg(feature = "metal")]
+    DeviceType::Metal,
+    #[cfg(feature = "vulkan")]
+    DeviceType::Vulkan,
+    #[cfg(feature = "wgpu")]
+    DeviceType::Wgpu,
+];
+
+/// The devices available to this process: all GPUs of the first enabled backend that finds any, or else
+/// the CPU, once. The CUDA driver respects `CUDA_VISIBLE_DEVICES`.
+///
+/// Software GPUs, such as Mesa's llvmpipe, are slower than the CPU backend and are ignored, unless
+/// `CUBECL_WGPU_DEFAULT_DEVICE=Cpu` is set, as in tests.
+pub fn visible_devices() -> Vec<Device> {
+    let wants_software = env::var("CUBECL_WGPU_DEFAULT_DEVICE").is_ok_and(|kind| kind == "Cpu");
+    let counts = |device: &Device| wants_software || !is_software(device);
+    let of_a_kind = |kind: &DeviceType| {
+        let devices = Device::enumerate(kind.clone()).into_iter();
+        devices.filter(counts).collect()
+    };
+    let mut present = GPUS
+        .iter()
+        .map(of_a_kind)
+        .filter(|devices: &Vec<Device>| !devices.is_empty());
+    present.next().unwrap_or_else(|| vec![Device::flex()])
+}
+
+fn is_software(device: &Device) -> bool {
+    let software: &[Device] = &[
+        #[cfg(feature = "vulkan")]
+        Device::vulkan(DeviceKind::Cpu),
+        #[cfg(feature = "wgpu")]
+        Device::wgpu(DeviceKind::Cpu),
+    ];
+    software.contains(device)
+}
+
+/// The devices of this process: those of `visible` at `indices`, divided among the processes of this
+/// host.
+///
+/// # Errors
+/// A device does not exist, or the host has more processes than devices.
+pub fn chosen_devices(
+    visible: Vec<Device>,
+    indices: Option<&[usize]>,
+    workers: &dyn Workers,
+) -> Result<Vec<Device>> {
+    let chosen: Vec<Device> = match indices {
+        None => visible,
+        Some(indices) => {
+            for (place, index) in indices.iter().enumerate() {
+                ensure!(
+                    *index < visible.len(),
+                    "--devices {index}: there is no such device; {}",
+                    describe(&visible)
+                );
+                ensure!(
+                    !indices[..place].contains(index),
+                    "--devices names {index} twice: for several replicas on the CPU, use --replicas"
+                );
+            }
+            indices
+                .iter()
+                .map(|index| visible[*index].clone())
+                .collect()
+        }
+    };
+    if is_cpu(&chosen) {
+        if !GPUS.is_empty() && indices.is_none() {
+            terminal::warn(format_args!("warning: {}", describe(&chosen)));
+        }
+        return Ok(chosen);
+    }
+    if env::var_os("SLURM_GPUS_PER_TASK").is_some() {
+        return Ok(chosen);
+    }
+    let host = workers.on_this_host();
+    let share = share_of(chosen.len(), host);
+    ensure!(
+        !share.is_empty(),
+        "{} processes on this host share {} devices: start at most one per device",
+        host.count,
+        chosen.len()
+    );
+    Ok(chosen[share].to_vec())
+}
+
+/// The range of `devices` assigned to a process of its host.
+fn share_of(devices: usize, host: OnHost) -> std::ops::Range<usize> {
+    let each = devices / host.count;
+    each * host.index..each * (host.index + 1)
+}
+
+/// True for the CPU, which any number of replicas can share.
+pub fn is_cpu(devices: &[Device]) -> bool {
+    devices.len() == 1 && devices[0] == Device::flex()
+}
+
+fn describe(visible: &[Device]) -> String {
+    let built: Vec<String> = GPUS
+        .iter()
+        .map(|kind| format!("{kind:?}").to_lowercase())
+        .collect();
+    match (is_cpu(visible), built.is_empty()) {
+        (true, true) => "this program is built for the CPU, which is device 0; a feature such as \
+                         `--features cuda` adds GPUs"
+            .to_owned(),
+        (true, false) => format!(
+            "this program is built for {}, and no such GPU was found: check that its driver is \
+             installed, and CUDA_VISIBLE_DEVICES. The CPU is device 0",
+            built.join(", ")
+        ),
+        (false, _) => format!("devices are counted from 0 to {}", visible.len() - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workers::Alone;
+
+    #[test]
+    fn processes_of_a_host_share_its_devices() {
+        let share = |index, count| share_of(8, OnHost { index, count });
+        assert_eq!([share(0, 2), share(1, 2)], [0..4, 4..8]);
+        assert_eq!(share(2, 3), 4..6);
+        assert!(share(8, 9).is_empty());
+    }
+
+    #[test]
+    fn devices_that_are_not_there_are_refused() {
+        let error = |indices: &[usize]| {
+            let chosen = chosen_devices(visible_devices(), Some(indices), &Alone::default());
+            chosen.unwrap_err().to_string()
+        };
+        assert!(chosen_devices(visible_devices(), Some(&[0]), &Alone::default()).is_ok());
+        assert!(error(&[99]).contains("--devices 99: there is no such device"));
+        assert!(error(&[0, 0]).contains("twice"));
+    }
+}

@@ -1,0 +1,107 @@
+//! Creation of the strategy from the options.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use burn::tensor::Device;
+
+use super::{
+    MirroredStrategy, ModelParallelStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy,
+    ParameterServerOptions, ParameterServerStrategy, Strategy,
+};
+use crate::{
+    comm::check_replicas,
+    launch::connect_servers,
+    options::{Options, StrategyKind},
+    replica::{chosen_devices, visible_devices},
+    run_record::settings_of_job,
+    task::Task,
+    training::update::update_parameters,
+    workers::{Alone, Workers, ensure_started_alone, join_workers, join_workers_if_started},
+};
+
+/// Creates the strategy of `--strategy` and starts its replicas, on the devices that `create_devices`
+/// returns for this process.
+///
+/// # Errors
+/// Those of `create_devices`; an option belongs to another strategy, processes do not match, several were
+/// started for a single-process strategy, or a server is unreachable.
+pub fn create_strategy<T: Task>(
+    options: &Options,
+    create_devices: impl FnOnce(&Options, &dyn Workers) -> Result<Vec<Device>>,
+) -> Result<Arc<dyn Strategy>> {
+    ensure_options_fit(options)?;
+    if options.check_replicas {
+        check_replicas();
+    }
+    let settings = settings_of_job();
+    let settings = settings
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.clone()));
+    let settings: Vec<_> = settings.collect();
+    match options.strategy {
+        StrategyKind::MultiWorkerMirrored => {
+            let workers = join_workers(options.timeout)?;
+            let devices = create_devices(options, &*workers)?;
+            let ops = options.cross_device_ops;
+            let strategy = MultiWorkerMirroredStrategy::new(devices, workers, &settings, ops)?;
+            Ok(Arc::new(strategy))
+        }
+        StrategyKind::ParameterServer => {
+            let workers = join_workers_if_started(options.timeout)?;
+            let devices = create_devices(options, &*workers)?;
+            let server = ParameterServerOptions {
+                max_staleness: options.max_staleness,
+                update: update_parameters::<T>,
+                timeout: options.timeout,
+            };
+            let strategy = ParameterServerStrategy::new(devices, workers, &settings, server)?;
+            Ok(Arc::new(strategy))
+        }
+        kind => {
+            ensure_started_alone(kind)?;
+            let mut devices = create_devices(options, &Alone::default())?;
+            Ok(match kind {
+                StrategyKind::OneDevice => Arc::new(OneDeviceStrategy::new(devices.remove(0))?),
+                StrategyKind::ModelParallel => {
+                    let (stages, parts) = (T::STAGES.len(), options.micro_batches);
+                    Arc::new(ModelParallelStrategy::new(&devices, stages, parts)?)
+                }
+                _ => Arc::new(MirroredStrategy::new(devices, options.cross_device_ops)?),
+            })
+        }
+    }
+}
+
+/// Refuses options that the chosen strategy would ignore.
+fn ensure_options_fit(options: &Options) -> Result<()> {
+    let strategy = options.strategy;
+    ensure!(
+        options.max_staleness.is_none() || strategy == StrategyKind::ParameterServer,
+        "--max-staleness is for --strategy parameter-server: other strategies have no staleness"
+    );
+    let sums = [
+        StrategyKind::Mirrored,
+        StrategyKind::MultiWorkerMirrored,
+        StrategyKind::Remote,
+    ];
+    ensure!(
+        options.cross_device_ops.is_none() || sums.contains(&strategy),
+        "--cross-device-ops is for --strategy mirrored and multi-worker-mirrored, which sum gradients \
+         over GPUs: leave it out"
+    );
+    Ok(())
+}
+
+/// The devices of this process: the available GPUs, restricted by `--devices`, or the devices of the
+/// servers in `--hosts`; otherwise the CPU.
+///
+/// # Errors
+/// A device does not exist, or a server is unreachable.
+pub fn devices_of(options: &Options, workers: &dyn Workers) -> Result<Vec<Device>> {
+    let visible = match options.hosts.is_empty() && options.strategy != StrategyKind::Remote {
+        true => visible_devices(),
+        false => connect_servers(&options.hosts, options.timeout)?,
+    };
+    chosen_devices(visible, options.devices.as_deref(), workers)
+}

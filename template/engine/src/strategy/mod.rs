@@ -1,0 +1,316 @@
+//! The trait [`Strategy`], and what all strategies share: running steps on replicas and combining their
+//! results.
+
+mod create;
+mod mirrored;
+mod model_parallel;
+mod multi_worker;
+mod one_device;
+mod parameter_server;
+
+use std::{any::Any, sync::Arc};
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use serde::{Serialize, de::DeserializeOwned};
+
+use self::multi_worker::ensure_equal;
+use crate::{
+    checkpoint::interrupt::Stop,
+    comm::{CrossDeviceOps, ReduceOp},
+    data::{BatchOptions, Dataset, DistributedDataset, Shard},
+    globals::{self, LastUpdate},
+    loss::Losses,
+    metric::MetricStates,
+    replica::{PerReplica, ReplicaContext, ReplicaState, ReplicaThreads},
+    workers::Workers,
+};
+
+pub use create::{create_strategy, devices_of};
+pub use mirrored::MirroredStrategy;
+pub use model_parallel::ModelParallelStrategy;
+pub use multi_worker::MultiWorkerMirroredStrategy;
+pub use one_device::OneDeviceStrategy;
+pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterServerStrategy};
+
+/// How training is distributed over replicas.
+///
+/// Implementors define replicas, processes and communication; the methods of `dyn Strategy` are the same
+/// for all.
+///
+/// Source: `tf.distribute.Strategy`.
+pub trait Strategy: Send + Sync {
+    /// The replicas of this process.
+    fn replicas(&self) -> &ReplicaThreads;
+
+    /// The number of replicas in all processes.
+    fn num_replicas(&self) -> usize {
+        self.replicas().len()
+    }
+
+    /// The number of replicas whose gradients are summed for one update.
+    fn num_replicas_in_sync(&self) -> usize {
+        self.num_replicas()
+    }
+
+    /// The processes of the job.
+    fn workers(&self) -> &dyn Workers;
+
+    /// The operations of asynchronous training; `None` if training is synchronous.
+    fn asynchronous(&self) -> Option<&dyn Asynchronous> {
+        None
+    }
+}
+
+/// A batch for one replica, with its output.
+pub type Job = Box<dyn FnOnce() -> Result<Output> + Send>;
+
+/// The output of a [`Job`], of the type that its step returns.
+pub type Output = Box<dyn Any + Send>;
+
+/// Additional operations of a [`Strategy`] with asynchronous replicas.
+pub trait Asynchronous {
+    /// Dispatches a batch, which may complete its update, to the next free replica. Returns the outputs of
+    /// earlier batches that were finished since the last call.
+    ///
+    /// # Errors
+    /// An earlier batch or another process failed.
+    fn schedule(&self, completes_update: bool, job: Job) -> Result<Vec<Output>>;
+
+    /// Waits for all scheduled batches of all processes; all replicas then have the same parameters.
+    ///
+    /// # Errors
+    /// As `schedule`.
+    fn join(&self) -> Result<()>;
+
+    /// True if batches were scheduled since the last join.
+    fn is_running(&self) -> bool;
+
+    /// The stop request of any process that is due before the next update.
+    ///
+    /// # Errors
+    /// As `schedule`.
+    fn stops(&self, this_one: Option<Stop>) -> Result<Option<Stop>>;
+
+    /// The last update, if it was made in this process.
+    ///
+    /// # Errors
+    /// The update failed.
+    fn last_update(&self) -> Result<LastUpdate>;
+}
+
+impl dyn Strategy {
+    /// Calls `factory` once, and registers a mirrored copy of its result on every replica.
+    ///
+    /// # Errors
+    /// The error of `factory`, or its result cannot be copied to a replica.
+    pub fn scope<T, S: ReplicaState<T>>(
+        &self,
+        factory: impl FnOnce(&Device) -> Result<S> + Send + 'static,
+    ) -> Result<()> {
+        self.join()?;
+        let original = self
+            .replicas()
+            .run_on_first(move |replica| factory(replica.device()))?;
+        let originals = (0..self.replicas().len())
+            .map(|_| original.clone())
+            .collect();
+        // One replica at a time: a mirror may share memory with its original while being created.
+        self.replicas()
+            .run_in_turn(originals, |original: S, replica| {
+                original.mirror(replica.device())?.register();
+                Ok(())
+            })
+    }
+
+    /// Runs `step` on all replicas in parallel, each with its own input.
+    ///
+    /// # Errors
+    /// The first failure of any replica, with its rank; the others stop waiting for it.
+    pub fn run<I: Send + 'static, O: Send + 'static>(
+        &self,
+        inputs: PerReplica<I>,
+        step: impl Fn(I) -> Result<O> + Clone + Send + 'static,
+    ) -> Result<PerReplica<O>> {
+        self.join()?;
+        self.replicas().run(inputs, move |input, _| step(input))
+    }
+
+    /// Whether training is asynchronous: it then uses `schedule` instead of `run`.
+    pub fn is_asynchronous(&self) -> bool {
+        self.asynchronous().is_some()
+    }
+
+    /// Dispatches a batch to the next free replica, without waiting for the result. Returns the outputs of
+    /// earlier batches that were finished since the last call. Every other operation first waits for all
+    /// batches in flight.
+    ///
+    /// Source: `tf.distribute.coordinator.ClusterCoordinator.schedule`.
+    ///
+    /// # Errors
+    /// An earlier step failed, or the strategy is synchronous.
+    pub fn schedule<E: Send + 'static, O: Send + 'static>(
+        &self,
+        inputs: PerReplica<Shard<E>>,
+        step: impl Fn(Shard<E>) -> Result<O> + Send + 'static,
+    ) -> Result<Vec<O>> {
+        let asynchronous = self.asynchronous();
+        let asynchronous = asynchronous.context("only asynchronous strategies schedule batches")?;
+        let shard = inputs.into_iter().next().context("a batch is empty")?;
+        let completes_update = shard.info().completes_update;
+        let job: Job = Box::new(move || Ok(Box::new(step(shard)?)));
+        let outputs = asynchronous.schedule(completes_update, job)?.into_iter();
+        let outputs = outputs.filter_map(|output| output.downcast::<O>().ok());
+        Ok(outputs.map(|output| *output).collect())
+    }
+
+    /// Waits for all scheduled batches; all replicas then have the parameters of the server.
+    fn join(&self) -> Result<()> {
+        self.asynchronous().map_or(Ok(()), Asynchronous::join)
+    }
+
+    /// Runs `step` on all replicas in parallel, each with its context.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub fn run_on_all<O: Send + 'static>(
+        &self,
+        step: impl Fn(&ReplicaContext) -> Result<O> + Clone + Send + 'static,
+    ) -> Result<PerReplica<O>> {
+        self.join()?;
+        let nothing = (0..self.replicas().len()).map(|_| ()).collect();
+        self.replicas()
+            .run(nothing, move |(), replica| step(replica))
+    }
+
+    /// Runs `step` on the first replica only, to read values that are equal on all.
+    ///
+    /// # Errors
+    /// The error of `step`.
+    pub fn run_on_first<O: Send + 'static>(
+        &self,
+        step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
+    ) -> Result<O> {
+        self.join()?;
+        self.replicas().run_on_first(step)
+    }
+
+    /// Reduces the losses of all replicas, by name.
+    ///
+    /// Each replica has already divided by the number of examples in the global batch, so losses are
+    /// summed.
+    ///
+    /// # Errors
+    /// Another process failed.
+    pub fn reduce(&self, op: ReduceOp, per_replica: PerReplica<Losses>) -> Result<Losses> {
+        // Gathered, as a worker without examples does not know the names.
+        let mut losses = Losses::sum(self.gather("the losses of all replicas", per_replica)?);
+        if op == ReduceOp::Mean {
+            losses.divide(self.num_replicas() as f64);
+        }
+        Ok(losses)
+    }
+
+    /// Gathers the metric states of the replicas of all processes.
+    ///
+    /// # Errors
+    /// Another process failed.
+    pub fn gather_metric_states(
+        &self,
+        per_replica: PerReplica<MetricStates>,
+    ) -> Result<Vec<MetricStates>> {
+        self.gather("the states of metrics", per_replica)
+    }
+
+    /// Gathers the values of the replicas of all processes, in the order of ranks.
+    ///
+    /// # Errors
+    /// Another process failed.
+    pub fn gather<T: Serialize + DeserializeOwned>(
+        &self,
+        what: &'static str,
+        per_replica: PerReplica<T>,
+    ) -> Result<Vec<T>> {
+        let local: Vec<T> = per_replica.into_iter().collect();
+        if self.workers().count() == 1 {
+            return Ok(local);
+        }
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&local, &mut bytes)?;
+        let mut all = Vec::new();
+        for bytes in self.workers().all_gather(what, bytes)? {
+            all.extend(ciborium::from_reader::<Vec<T>, _>(&bytes[..])?);
+        }
+        Ok(all)
+    }
+
+    /// The stop request of any process; all agree at the same step. A signal takes precedence over a
+    /// callback.
+    ///
+    /// # Errors
+    /// Another process failed.
+    pub fn any_stops(&self, this_one: Option<Stop>) -> Result<Option<Stop>> {
+        if let Some(asynchronous) = self.asynchronous()
+            && asynchronous.is_running()
+        {
+            return asynchronous.stops(this_one);
+        }
+        if self.workers().count() == 1 {
+            return Ok(this_one);
+        }
+        let requests = Stop::ALL.map(|stop| f64::from(u8::from(this_one == Some(stop))));
+        let mut requests = requests.to_vec();
+        self.workers().sum_f64(&mut requests)?;
+        let requested = requests.iter().position(|count| *count > 0.0);
+        Ok(requested.map(|place| Stop::ALL[place]))
+    }
+
+    /// The last update of the first replica, or of the parameter server if it is in this process. Does not
+    /// wait for scheduled batches.
+    ///
+    /// # Errors
+    /// The update failed.
+    pub fn last_update(&self) -> Result<LastUpdate> {
+        match self.asynchronous() {
+            Some(asynchronous) if asynchronous.is_running() => asynchronous.last_update(),
+            _ => self.replicas().run_on_first(|_| globals::last_update()),
+        }
+    }
+
+    /// Whether this process is the chief, which writes checkpoints and reports.
+    pub fn is_chief(&self) -> bool {
+        self.workers().is_chief()
+    }
+
+    /// Batches `dataset` by the global batch size and shards each batch over the replicas. With a parameter
+    /// server, training batches stay whole.
+    ///
+    /// # Errors
+    /// The dataset is empty, its size differs between processes, or it has no full batch although the
+    /// remainder is dropped.
+    pub fn distribute_dataset<E: Send + 'static>(
+        &self,
+        dataset: Arc<dyn Dataset<Example = E>>,
+        mut options: BatchOptions<E>,
+    ) -> Result<DistributedDataset<E>> {
+        let examples = [("the number of examples", dataset.len().to_string())];
+        ensure_equal(self.workers(), &examples)?;
+        let readers = self.replicas().readers();
+        if self.is_asynchronous() && options.training {
+            // Batches are assigned to processes late, and only the assigned process reads one.
+            if self.workers().count() > 1 {
+                options.prefetch = Some(0);
+            }
+            let data = DistributedDataset::new(dataset, options, 1, 0..1)?;
+            return Ok(data.with_readers(readers));
+        }
+        let local = self.replicas().ranks();
+        let data = DistributedDataset::new(dataset, options, self.num_replicas(), local)?;
+        Ok(data.with_readers(readers))
+    }
+
+    /// The collective operations between replicas.
+    pub fn cross_device_ops(&self) -> &Arc<dyn CrossDeviceOps> {
+        self.replicas().cross_device_ops()
+    }
+}

@@ -1,0 +1,364 @@
+//! The training loop: epochs, updates, callbacks, validation, checkpoints and stop requests.
+
+mod callbacks;
+mod evaluation;
+pub(crate) mod update;
+
+use std::mem;
+
+use anyhow::{Context, Result};
+use indexmap::IndexMap;
+
+use crate::{
+    checkpoint::{
+        Checkpoints, Progress,
+        interrupt::{self, Stop},
+    },
+    data::{BatchInfo, Datasets, DistributedDataset, Epoch, Shard},
+    globals::{self, Split, erased},
+    loss::Losses,
+    options::Options,
+    replica::PerReplica,
+    report::Report,
+    run_record::RunRecord,
+    task::Task,
+};
+
+pub use callbacks::{CallbackContext, Callbacks};
+pub use evaluation::Evaluation;
+pub use update::{apply_gradients, train_shard, update_parameters};
+
+/// A global batch, sharded over the replicas of this process.
+pub type Inputs<E> = PerReplica<Shard<E>>;
+
+/// A training in progress. The caller writes the loop over epochs and batches:
+///
+/// ```text
+/// while training.has_epochs_left() {
+///     let mut batches = training.begin_epoch();
+///     while let Some(inputs) = training.next_batch(&mut batches) {
+///         if !training.step(inputs, distributed_train_step)? {
+///             return training.end();
+///         }
+///     }
+///     if !training.end_epoch(validate)? {
+///         break;
+///     }
+/// }
+/// training.end()
+/// ```
+pub struct Training<'a, T: Task> {
+    options: &'a Options,
+    datasets: &'a Datasets<T::Example>,
+    report: &'a mut Report,
+    checkpoints: Checkpoints,
+    callbacks: Callbacks<Report>,
+    state: State,
+    /// Losses of the batches of the current update.
+    losses: Vec<Losses>,
+    progress: Progress,
+    /// Step of the last checkpoint.
+    saved: Option<usize>,
+}
+
+/// Whether a training continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// Ended by a callback, or after the last epoch.
+    Ended,
+    /// Stopped by a signal.
+    Stopped,
+}
+
+impl<'a, T: Task> Training<'a, T> {
+    /// Starts a training, or with `--resume` continues from the latest checkpoint, if there is one.
+    ///
+    /// # Errors
+    /// The checkpoint does not match, a file cannot be written, or the parameters of replicas differ.
+    pub fn start(
+        options: &'a Options,
+        datasets: &'a Datasets<T::Example>,
+        report: &'a mut Report,
+        callbacks: Callbacks<Report>,
+    ) -> Result<Self> {
+        let mut checkpoints = Checkpoints::new::<T>(options);
+        let latest = match options.resume {
+            true => checkpoints.latest_for_all()?,
+            false => None,
+        };
+        globals::reset_metrics::<T>(Split::Train)?;
+        let mut run = RunRecord::of_this_run(options, datasets)?;
+        let progress = match latest {
+            None => {
+                if options.resume {
+                    let folder = options.output_dir.display();
+                    report.say(&format!(
+                        "nothing to resume in {folder}: training starts anew"
+                    ));
+                }
+                report.start_training(&checkpoints)?;
+                Progress::START
+            }
+            Some(checkpoint) => {
+                let differences = run.resume(&checkpoint)?;
+                let examples = datasets.train.dataset().len();
+                let progress = checkpoint.restore::<T>(options, examples)?;
+                let repeats_end = datasets.train.batches_after(progress.examples) == 0;
+                report.resume_training(progress, repeats_end)?;
+                report.say(&format!("resumed from {}", checkpoint.path.display()));
+                differences.iter().for_each(|line| report.say(line));
+                progress
+            }
+        };
+        report.record(progress.step, &run)?;
+        checkpoints.record(run);
+        checkpoints.prepare(report.is_alone())?;
+        ensure_equal_parameters()?;
+        report.introduce::<T>(&datasets.train)?;
+        Ok(Training {
+            options,
+            datasets,
+            report,
+            checkpoints,
+            callbacks,
+            state: State::Running,
+            losses: Vec::new(),
+            progress,
+            // A resumed training starts from a checkpoint.
+            saved: (progress.step > 0).then_some(progress.step),
+        })
+    }
+
+    /// Whether the training continues and has another of `--epochs` epochs.
+    pub fn has_epochs_left(&self) -> bool {
+        self.state == State::Running && self.progress.epoch <= self.options.epochs
+    }
+
+    /// The training progress.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// The report of this training.
+    pub fn report(&mut self) -> &mut Report {
+        self.report
+    }
+
+    /// The batches of the current epoch; after a resume, the remaining ones.
+    pub fn begin_epoch(&mut self) -> Epoch<T::Example> {
+        let Progress {
+            epoch,
+            examples,
+            drawn,
+            ..
+        } = self.progress;
+        self.report.begin(Split::Train, epoch, self.batches_left());
+        self.datasets.train.epoch_from(epoch, drawn, examples)
+    }
+
+    /// The number of batches left in the epoch.
+    pub fn batches_left(&self) -> usize {
+        self.datasets.train.batches_after(self.progress.examples)
+    }
+
+    /// Waits for the next batch; `None` at the end of the epoch.
+    pub fn next_batch(&mut self, batches: &mut Epoch<T::Example>) -> Option<Inputs<T::Example>> {
+        self.report.wait_for(|| batches.next())
+    }
+
+    /// Trains on a batch with `step`. After the last batch of an update, reports it, runs callbacks and
+    /// saves a checkpoint if due. Returns false if training stops.
+    ///
+    /// # Errors
+    /// The error of `step` or of a callback, or a file cannot be written.
+    pub fn step(
+        &mut self,
+        inputs: Inputs<T::Example>,
+        step: impl FnOnce(Inputs<T::Example>) -> Result<Losses>,
+    ) -> Result<bool> {
+        let place = self.place();
+        let batch = inputs.info();
+        let trained = self.train_on(inputs, step);
+        let goes_on = trained.and_then(|losses| self.after_batch(batch, losses));
+        goes_on.with_context(|| place)
+    }
+
+    /// As [`step`](Self::step), without reports, callbacks, checkpoints and stop requests.
+    ///
+    /// # Errors
+    /// The error of `step`.
+    pub fn quiet_step(
+        &mut self,
+        inputs: Inputs<T::Example>,
+        step: impl FnOnce(Inputs<T::Example>) -> Result<Losses>,
+    ) -> Result<()> {
+        let place = self.place();
+        let batch = inputs.info();
+        self.train_on(inputs, step).with_context(|| place)?;
+        self.progress.step += usize::from(batch.completes_update);
+        Ok(())
+    }
+
+    fn place(&self) -> String {
+        let (epoch, step) = (self.progress.epoch, self.progress.step + 1);
+        format!("training stopped at epoch {epoch}, step {step}")
+    }
+
+    fn train_on(
+        &mut self,
+        inputs: Inputs<T::Example>,
+        step: impl FnOnce(Inputs<T::Example>) -> Result<Losses>,
+    ) -> Result<Losses> {
+        let examples = inputs.info().examples;
+        globals::strategy()?
+            .workers()
+            .note_step(self.progress.step + 1);
+        let losses = step(inputs)?;
+        self.progress.examples += examples;
+        Ok(losses)
+    }
+
+    fn after_batch(&mut self, batch: BatchInfo, losses: Losses) -> Result<bool> {
+        self.report.step(&losses);
+        self.losses.push(losses);
+        if !batch.completes_update {
+            return Ok(true);
+        }
+        self.progress.step += 1;
+        let losses = Losses::sum(mem::take(&mut self.losses));
+        self.report
+            .update(self.progress, batch.examples_in_update, &losses)?;
+        let context = CallbackContext::after_step(self.progress, losses);
+        self.callbacks.after_step(context, self.report)?;
+        // Check once: a signal between two checks would stop training without a checkpoint. All workers
+        // agree, since a signal may reach only one.
+        let stop = self.stop_request()?;
+        if stop.is_some() || self.options.saves_after(self.progress.step) {
+            self.save(IndexMap::new())?;
+        }
+        stop.map_or(Ok(true), |stop| self.stop(stop))
+    }
+
+    /// Saves a checkpoint if due, runs `validate`, and saves the results. `validate` returns the metrics by
+    /// name, or `None` if a signal stopped it. Returns false if training stops before its last epoch.
+    ///
+    /// # Errors
+    /// The error of `validate` or of a callback, a non-finite validation loss, or a file cannot be written.
+    pub fn end_epoch(
+        &mut self,
+        validate: impl FnOnce(
+            Progress,
+            &DistributedDataset<T::Example>,
+            &mut Report,
+        ) -> Result<Option<IndexMap<String, f64>>>,
+    ) -> Result<bool> {
+        let epoch = self.progress.epoch;
+        let goes_on = self.validate_and_save(validate);
+        goes_on.with_context(|| format!("training stopped at epoch {epoch}, after its last step"))
+    }
+
+    fn validate_and_save(
+        &mut self,
+        validate: impl FnOnce(
+            Progress,
+            &DistributedDataset<T::Example>,
+            &mut Report,
+        ) -> Result<Option<IndexMap<String, f64>>>,
+    ) -> Result<bool> {
+        let Progress { epoch, step, .. } = self.progress;
+        // A validation that fails or is stopped costs no epoch: a resumed training begins with it.
+        let is_due = self.options.saves_after_epoch(epoch);
+        if is_due {
+            self.save_unless_saved()?;
+        }
+        let metrics = globals::merged_metrics::<T>(Split::Train)?;
+        self.report.end(step, &metrics)?;
+        let data = &self.datasets.validation;
+        let Some(validation) = validate(self.progress, data, self.report)? else {
+            self.save_unless_saved()?;
+            self.state = State::Stopped;
+            self.tell_how_to_go_on(&format!("in the validation after step {step}"));
+            return Ok(false);
+        };
+        if let Err(error) = T::NON_FINITE.handle_validation(&validation) {
+            self.checkpoints.set_diverged_apart(step)?;
+            return Err(error);
+        }
+        self.report.parameters::<T>(step)?;
+        let context = CallbackContext::after_epoch(self.progress, metrics, validation.clone());
+        self.callbacks.after_epoch(context, self.report)?;
+        globals::reset_metrics::<T>(Split::Train)?;
+        self.progress.end_epoch();
+        // Ignore stop requests after the last epoch.
+        let stop = match self.progress.epoch > self.options.epochs {
+            true => None,
+            false => self.stop_request()?,
+        };
+        if stop.is_some() || is_due {
+            self.save(validation)?;
+        }
+        stop.map_or(Ok(true), |stop| self.stop(stop))
+    }
+
+    fn save_unless_saved(&mut self) -> Result<()> {
+        match self.saved == Some(self.progress.step) {
+            true => Ok(()),
+            false => self.save(IndexMap::new()),
+        }
+    }
+
+    fn save(&mut self, validation: IndexMap<String, f64>) -> Result<()> {
+        let examples = self.datasets.train.dataset().len();
+        self.checkpoints
+            .save::<T>(self.options, self.progress, examples, validation)?;
+        self.saved = Some(self.progress.step);
+        Ok(())
+    }
+
+    /// The stop request of any process, if there is one.
+    fn stop_request(&self) -> Result<Option<Stop>> {
+        let by_callback = self.callbacks.stop_reason().map(|_| Stop::Callback);
+        interrupt::agreed(by_callback)
+    }
+
+    /// Reports why training stops; returns false for the caller.
+    fn stop(&mut self, stop: Stop) -> Result<bool> {
+        let place = format!("after step {}", self.progress.step);
+        match stop {
+            Stop::Signal(_) => {
+                self.state = State::Stopped;
+                self.tell_how_to_go_on(&place);
+            }
+            Stop::Callback => {
+                let reason = self.callbacks.agreed_stop_reason()?;
+                self.state = State::Ended;
+                self.report.say(&format!("training ends {place}: {reason}"));
+            }
+        }
+        Ok(false)
+    }
+
+    fn tell_how_to_go_on(&self, place: &str) {
+        self.report.say(&format!(
+            "stopped {place}; go on with the same options and --resume (the checkpoints are in {})",
+            self.options.output_dir.display()
+        ));
+    }
+
+    /// Reports the end of training and returns its progress; `None` if a signal stopped it.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn end(self) -> Result<Option<Progress>> {
+        self.report.conclude(self.progress)?;
+        Ok((self.state != State::Stopped).then_some(self.progress))
+    }
+}
+
+/// Checks that the replicas of all processes begin with the same parameters.
+fn ensure_equal_parameters() -> Result<()> {
+    let equal = globals::strategy()?
+        .run_on_all(|replica| replica.check_equal("the initial parameters", erased::hash()?));
+    equal.map(drop)
+}
