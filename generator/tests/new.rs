@@ -929,6 +929,19 @@ fn trains_and_passes_on_the_status() {
     let ran = fs::read_to_string(place.join("a/ran")).unwrap();
     assert_eq!(ran, "run --release in a\n");
 
+    // What may be why, where kernels need LLVM and it is not there.
+    place
+        .kiln("new c --yes --vcs none --define hardware=cuda --train")
+        .env("CARGO", place.join("cargo"))
+        .env("HOME", place.path())
+        .env_remove("XDG_DATA_HOME")
+        .assert()
+        .code(42)
+        .stderr_eq(str![[r#"
+note: [..] fetches LLVM, https://github.com/tracel-ai/tracel-llvm/[..] as `kiln doctor` tells, and build with [..]=1
+
+"#]]);
+
     place
         .kiln("new b --yes --vcs none --train")
         .env("CARGO", "no-such-program")

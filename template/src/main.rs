@@ -4,6 +4,7 @@ use anyhow::Result;
 use kiln_engine::{
     checkpoint::{Checkpoints, interrupt},
     globals::fail,
+    kernels::{self, Steps},
     launch::{launch, serve},
     package,
     report::{Report, terminal},
@@ -18,8 +19,9 @@ use training::{
     metric::create_metrics,
     model::create_model_and_optimizer,
     strategy::create_strategy,
-    test::test,
-    train::train,
+    test::{distributed_test_step, test},
+    train::{distributed_train_step, train},
+    validation::distributed_validation_step,
 };
 
 // Training allocates large tensors at every step, and the system's allocator returns them to the
@@ -57,6 +59,14 @@ fn run(args: &Args) -> Result<()> {
     // 5. Model and optimizer: created once, then mirrored, so all replicas start from equal weights.
     let (settings, updates) = (args.clone(), datasets.updates(&args.options));
     strategy.scope(move |device| create_model_and_optimizer(&settings, updates, device))?;
+    if let Some(Command::Compile(options)) = &args.command {
+        let steps = Steps {
+            train: distributed_train_step,
+            validation: distributed_validation_step,
+            test: distributed_test_step,
+        };
+        return kernels::compile::<Project>(options, &datasets, &steps);
+    }
     let mut report = match &args.command {
         Some(Command::Test(_)) => Report::of_test(&args.options)?,
         _ => Report::new(&args.options)?,

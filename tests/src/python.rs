@@ -5,7 +5,26 @@ use std::{
     process::Command,
 };
 
-use crate::{rendered::text, shared_target};
+use crate::{rendered::text, shared_target, there_or_skipped};
+
+/// The path of Python 3; if it is missing, prints that a test is skipped.
+///
+/// # Panics
+/// It is missing, and `KILN_REQUIRE_PYTHON` is set.
+pub fn interpreter() -> Option<PathBuf> {
+    let asked = Command::new("python3")
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output();
+    let path = asked.ok().filter(|output| output.status.success());
+    let path = path.map(|output| String::from_utf8_lossy(&output.stdout).trim().into());
+    let is_there = there_or_skipped(
+        path.is_some(),
+        "KILN_REQUIRE_PYTHON",
+        "there is no python3",
+        "what needs Python",
+    );
+    path.filter(|_| is_there)
+}
 
 /// The Python of a virtual environment with `packages`. The environment is created if it cannot
 /// import `module`.

@@ -41,11 +41,26 @@ fn bad_input_is_told_with_its_place() {
         program: project.build(),
         folder: project.path(),
     };
+    options_of_gpus_are_refused_on_the_cpu(&program);
     damaged_data_are_named(&program);
     data_of_other_sizes_train(&program);
     divergence_names_step_replica_and_parameter(&program);
     a_full_disk_keeps_the_checkpoint_before(&program);
     places_that_cannot_be_written_are_named(&program);
+}
+
+fn options_of_gpus_are_refused_on_the_cpu(program: &Program) {
+    let built = "this program is built for the CPU";
+    program.fails(
+        &["--kernel-cache", "kernels", "train"],
+        &["--kernel-cache is for GPUs", built],
+    );
+    program.fails(
+        &["--kernels", "kernels.bundle", "train"],
+        &["--kernels is for GPUs", built],
+    );
+    program.fails(&["compile", "kernels.bundle"], &["`compile` is for GPUs"]);
+    assert!(!program.folder.join("kernels.bundle").exists());
 }
 
 fn damaged_data_are_named(program: &Program) {

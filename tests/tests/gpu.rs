@@ -1,12 +1,16 @@
 //! A GPU project on a software GPU. Except for the driver, it behaves like a GPU: kernels are
 //! compiled for it, tensors are in its memory, and reads wait for it.
 
-use std::process::Command;
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use kiln_tests::{
-    job::{Job, assert_near, fails},
+    job::{Job, Signal, assert_near, fails, signal},
     rendered::{Project, text},
-    running::{TRAINING, output},
+    running::{Running, TRAINING, output},
     vulkan,
 };
 
@@ -15,7 +19,7 @@ const TOLERANCE: f64 = 1e-4;
 
 /// Kernels and drivers, and the crates of Burn that are built once more with them: optimising these takes
 /// longer than the trainings here.
-const KERNELS: [&str; 21] = [
+const KERNELS: [&str; 24] = [
     "profile.dev.package.burn-autodiff.opt-level=0",
     "profile.dev.package.burn-core.opt-level=0",
     "profile.dev.package.burn-cubecl-fusion.opt-level=0",
@@ -35,9 +39,15 @@ const KERNELS: [&str; 21] = [
     "profile.dev.package.cubek-std.opt-level=0",
     "profile.dev.package.cubek-tile.opt-level=0",
     "profile.dev.package.kiln-engine.opt-level=1",
+    "profile.dev.package.turso_core.opt-level=0",
+    "profile.dev.package.turso_parser.opt-level=0",
+    "profile.dev.package.turso_sync_engine.opt-level=0",
     "profile.dev.package.wgpu-core.opt-level=0",
     "profile.dev.package.wgpu-hal.opt-level=0",
 ];
+
+/// Tuning of each operation with few kernels, as each takes seconds to compile for a GPU in software.
+const FEW_CANDIDATES: (&str, &str) = ("CUBECL_AUTOTUNE_LEVEL", "minimal");
 
 #[test]
 #[ignore = "long"]
@@ -47,7 +57,13 @@ fn a_project_trains_on_a_gpu() {
     }
     let project = Project::with_answers_and_engine(&[("hardware", "wgpu")]);
     let project = project.with_settings(&KERNELS);
-    let gpu = [vulkan::WANTED];
+    // Where tests without options keep compiled kernels.
+    let cache = project.path().join("cache");
+    let gpu = [
+        vulkan::WANTED,
+        FEW_CANDIDATES,
+        ("XDG_CACHE_HOME", cache.to_str().unwrap()),
+    ];
     project.cargo_with(&["test", "--workspace", "--lib"], &gpu);
     // The contract of training: replicas that share a GPU give the results of one.
     let contracts = ["strategy::", "train::"];
@@ -63,15 +79,118 @@ fn a_project_trains_on_a_gpu() {
         strategy: "mirrored",
     };
     a_gpu_in_software_is_used_where_it_is_asked_for(&job);
+    kernels_are_kept_and_shipped(&job);
+    kernels_that_cannot_be_kept_or_read_are_noticed(&job);
+    a_gpu_is_not_waited_for_at_each_step(&job);
+    a_signal_while_kernels_are_compiled_ends_at_once(&job);
     a_gpu_goes_on_where_the_cpu_stopped(&job);
 }
 
-fn on_gpu(job: &Job, options: &[&str]) -> Command {
+/// The program on the GPU, without options.
+fn gpu_alone(job: &Job) -> Command {
     let mut command = job.alone();
+    command.envs([vulkan::WANTED, FEW_CANDIDATES]);
     command
-        .env(vulkan::WANTED.0, vulkan::WANTED.1)
-        .args(options);
+}
+
+fn on_gpu(job: &Job, options: &[&str]) -> Command {
+    let mut command = gpu_alone(job);
+    command.args(["--kernel-cache", "kernels"]).args(options);
     command
+}
+
+/// A training of two steps that keeps kernels in `folder`; returns what it prints.
+fn with_kernels(job: &Job, folder: &str, options: &[&str]) -> String {
+    let mut command = gpu_alone(job);
+    command
+        .args(["--kernel-cache", folder, "--output-dir", "runs/kernels"])
+        .args(["--replicas", "1", "--epochs", "1", "--steps-per-epoch", "2"]);
+    let output = output(command.args(options), TRAINING);
+    assert!(output.status.success(), "{}", text(&output));
+    text(&output)
+}
+
+/// The driver compiles WGSL at each start, and only what was tuned can be counted: the unit test
+/// `a_second_start_and_another_machine_compile_nothing` of the engine counts compiled kernels, too.
+fn kernels_are_kept_and_shipped(job: &Job) {
+    const COMPILING: &str = "compiling kernels for llvmpipe";
+    const TUNED: &str = "operations tuned";
+    let cold = with_kernels(job, "first", &["train"]);
+    let first = cold.lines().find(|line| line.starts_with(COMPILING));
+    let first = first.unwrap_or_else(|| panic!("{cold}"));
+    assert!(first.contains("(first run on this machine)"), "{first}");
+    // Of the strategy's creation, which is the start but for its options.
+    let seconds = first
+        .strip_suffix(" s")
+        .and_then(|text| text.rsplit(' ').next());
+    let seconds: u32 = seconds.and_then(|text| text.parse().ok()).expect(first);
+    assert!(seconds <= 2, "{first}");
+    let summary = format!("{TUNED}, kept in first");
+    assert!(cold.contains(&summary), "{cold}");
+    let warm = with_kernels(job, "first", &["train"]);
+    assert!(!warm.contains(TUNED), "{warm}");
+    let compiled = with_kernels(job, "first", &["compile", "kernels.bundle"]);
+    assert!(compiled.contains("use it with --kernels"), "{compiled}");
+    let elsewhere = ["--kernels", "kernels.bundle", "train"];
+    let shipped = with_kernels(job, "second", &elsewhere);
+    assert!(!shipped.contains(TUNED), "{shipped}");
+    assert!(job.folder.join("second/default.db").is_file());
+}
+
+fn kernels_that_cannot_be_kept_or_read_are_noticed(job: &Job) {
+    fs::write(job.folder.join("file"), "text").unwrap();
+    fails(
+        &mut on_gpu(job, &["--kernels", "file", "train"]),
+        &["cannot read the kernels in file (--kernels)"],
+    );
+    fails(
+        &mut on_gpu(job, &["compile", "file"]),
+        &["cannot write the kernels to file", "not a cubecl bundle"],
+    );
+    let kept = fs::read_to_string(job.folder.join("file"));
+    assert_eq!(kept.unwrap(), "text", "unchanged");
+    let trained = with_kernels(job, "file/in", &["--kernels", "kernels.bundle", "train"]);
+    assert!(
+        trained.contains("kernels cannot be kept in file/in"),
+        "{trained}"
+    );
+    fails(
+        job.alone().args(["compile", "cpu.bundle"]),
+        &["`compile` is for GPUs"],
+    );
+}
+
+/// Losses, norms and the checks of gradients are read together, at each 20th step.
+fn a_gpu_is_not_waited_for_at_each_step(job: &Job) {
+    let options = ["--replicas", "1", "--epochs", "1", "--log-every", "20"];
+    let mut command = on_gpu(job, &options);
+    command.args(["--profile", "--output-dir", "runs/reads", "train"]);
+    let output = output(&mut command, TRAINING);
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    let line = printed
+        .lines()
+        .find(|line| line.contains(" reads from GPUs in "));
+    let mut words = line.unwrap_or_else(|| panic!("{printed}")).split(' ');
+    let [reads, steps] = [words.next(), words.nth(4)].map(|word| word.unwrap().parse().unwrap());
+    // And those of the first step, of the metrics of both splits, and of the checkpoint.
+    let (reads, steps): (usize, usize) = (reads, steps);
+    assert!(steps > 80 && reads <= steps / 20 + 12, "{printed}");
+}
+
+/// Nothing was trained, so that there is nothing to save.
+fn a_signal_while_kernels_are_compiled_ends_at_once(job: &Job) {
+    let options = ["--output-dir", "runs/stopped", "--kernel-cache", "third"];
+    let mut command = gpu_alone(job);
+    command.args(options);
+    let started = job.folder.join("runs/stopped/run.json");
+    let running = Running::start(&mut command).wait_until("a training", || started.is_file());
+    let signalled = Instant::now();
+    signal(Signal::INT, running.id());
+    let output = running.end(TRAINING);
+    assert!(signalled.elapsed() < Duration::from_secs(5));
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    assert!(text(&output).contains("stopped before the first step"));
 }
 
 /// A software GPU is slower than the CPU, so it must not be used by default.

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 use kiln_engine::{
     checkpoint::Which,
-    options::{EXIT_STATUS, Infer, Launch, Options, Serve, Test, at_least_one},
+    options::{Compile, EXIT_STATUS, Infer, Launch, Options, Serve, Test, at_least_one},
 };
 
 use crate::{model::Precision, strategy::DEFAULT_STRATEGY};
@@ -53,6 +53,8 @@ pub enum Command {
     Test(Test),
     #[command(flatten)]
     Infer(Use),
+    /// Compile and tune the GPU kernels of a training with these options, for --kernels on other machines.
+    Compile(Compile),
     /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
     Launch(Launch),
     /// Serve the devices of this machine to programs that train with `--strategy remote`.

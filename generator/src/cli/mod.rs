@@ -8,6 +8,7 @@ mod doctor;
 mod examples;
 mod explain;
 mod folder;
+mod llvm;
 mod man;
 mod new;
 mod options;

@@ -5,10 +5,13 @@
 //! can thus run in one process, as in tests. State with types of the task is in a [`Registry`] of the
 //! project; strategies access it without these types through the functions of [`erased`].
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, mem, sync::Arc};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use burn::{module::Module, tensor::Device};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
 
 use crate::{
     comm::ReduceOp,
@@ -17,9 +20,9 @@ use crate::{
         TrainingLayers, has_running_statistics, load_parameters, load_running_statistics,
         named_parameters, parameters, running_statistics, set_training_layers, training_layers,
     },
-    optim::FlatGradients,
+    optim::{FlatGradients, NormCheck},
     pipeline::{ensure_split, place, run_stages},
-    replica::{ReplicaContext, ReplicaState, replica_context},
+    replica::{ReplicaContext, ReplicaState, read_all, replica_context, updates_between_reads},
     strategy::Strategy,
     task::{Metrics, Task, TrainState},
 };
@@ -66,6 +69,14 @@ impl<T: Task> Default for Registry<T> {
     }
 }
 
+/// The norm of an update's gradients on their device.
+struct UnreadNorm {
+    step: usize,
+    /// The sums of squares whose sum is the square of the norm, shape `[buckets]`.
+    squares: Tensor<1>,
+    norm: NormCheck,
+}
+
 #[derive(Default)]
 struct Globals {
     strategy: Option<Arc<dyn Strategy>>,
@@ -79,6 +90,8 @@ struct Globals {
     step: usize,
     /// The global norm of the gradients of the last update, before clipping.
     gradient_norm: Option<f64>,
+    /// Those of the last updates that are still to be read from their device.
+    unread_norms: Vec<UnreadNorm>,
     /// The gradients of the last update, for reports; shared by the replicas that share the update.
     last_gradients: Option<Arc<FlatGradients>>,
 }
@@ -348,9 +361,59 @@ pub fn set_gradient_norm(norm: f64) {
     GLOBALS.with_borrow_mut(|globals| globals.gradient_norm = Some(norm));
 }
 
+/// As [`set_gradient_norm`], with a norm that is read later, together with others.
+///
+/// # Errors
+/// Many are to be read, and those of [`read_gradient_norms`].
+pub(crate) fn set_unread_gradient_norm(squares: Tensor<1>, norm: NormCheck) -> Result<()> {
+    let unread = GLOBALS.with_borrow_mut(|globals| {
+        let step = globals.step;
+        globals.unread_norms.push(UnreadNorm {
+            step,
+            squares,
+            norm,
+        });
+        globals.unread_norms.len()
+    });
+    // A report comes first where it is due.
+    match unread > updates_between_reads() {
+        true => read_gradient_norms(),
+        false => Ok(()),
+    }
+}
+
+/// Reads the norms of the updates since the last call from their device.
+///
+/// # Errors
+/// The gradients of an update were not finite, and its [`NonFinite`](crate::optim::NonFinite) policy is an
+/// error; a device failed.
+pub fn read_gradient_norms() -> Result<()> {
+    read_with_norms(Vec::new()).map(drop)
+}
+
 /// The global gradient norm of the last update, if `FlatGradients::handle_non_finite` was called for it.
-pub fn gradient_norm() -> Option<f64> {
-    GLOBALS.with_borrow(|globals| globals.gradient_norm)
+///
+/// # Errors
+/// Those of [`read_gradient_norms`].
+pub fn gradient_norm() -> Result<Option<f64>> {
+    read_gradient_norms()?;
+    Ok(GLOBALS.with_borrow(|globals| globals.gradient_norm))
+}
+
+/// Reads `tensors` with the unread norms, and returns their values.
+fn read_with_norms(tensors: Vec<Tensor<1>>) -> Result<Vec<Vec<f32>>> {
+    let norms = GLOBALS.with_borrow_mut(|globals| mem::take(&mut globals.unread_norms));
+    let squares = norms.iter().map(|norm| norm.squares.clone());
+    let mut read = read_all(squares.chain(tensors).collect())?;
+    let values = read.split_off(norms.len());
+    for (norm, squares) in norms.into_iter().zip(read) {
+        let value = norm.norm.check(norm.step, &squares)?;
+        let is_last = norm.step == step();
+        if is_last {
+            set_gradient_norm(value);
+        }
+    }
+    Ok(values)
 }
 
 /// Statistics of an update, for reports.
@@ -362,15 +425,17 @@ pub struct LastUpdate {
     pub learning_rates: Vec<(&'static str, f64)>,
 }
 
-/// Statistics of the last update on this thread.
+/// Statistics of the last update on this thread, and the values of `tensors`, in one read.
 ///
 /// # Errors
-/// No model is registered.
-pub fn last_update() -> Result<LastUpdate> {
-    Ok(LastUpdate {
-        gradient_norm: gradient_norm(),
+/// No model is registered, and those of [`read_gradient_norms`].
+pub(crate) fn last_update(tensors: Vec<Tensor<1>>) -> Result<(LastUpdate, Vec<Vec<f32>>)> {
+    let values = read_with_norms(tensors)?;
+    let update = LastUpdate {
+        gradient_norm: gradient_norm()?,
         learning_rates: (erased::access()?.learning_rates)()?,
-    })
+    };
+    Ok((update, values))
 }
 
 /// Keeps the gradients of an epoch's last update for reports, and drops all others, as each would cost a

@@ -8,6 +8,7 @@
 //! | [`replica`] | replicas: their threads, devices and contexts |
 //! | [`comm`] | collective operations between threads, devices and processes |
 //! | [`workers`] | processes of a job: MPI, heartbeats, lost processes |
+//! | [`kernels`] | compiled kernels of GPUs, kept for later starts and other machines |
 //! | [`pipeline`] | models split into stages, for `model-parallel` |
 //! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
@@ -30,6 +31,7 @@ pub mod comm;
 pub mod contract;
 pub mod data;
 pub mod globals;
+pub mod kernels;
 pub mod launch;
 pub mod layers;
 pub mod loss;

@@ -119,6 +119,15 @@ pub struct Options {
     #[arg(long, global = true)]
     pub profile: bool,
 
+    /// Folder of compiled GPU kernels and the results of their tuning, which later starts load [default: that
+    /// of CubeCL for this host, as in ~/.cache/cubecl].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub kernel_cache: Option<PathBuf>,
+
+    /// Bundle of compiled GPU kernels that `compile` wrote on a machine with the same GPU.
+    #[arg(long, global = true, value_name = "BUNDLE")]
+    pub kernels: Option<PathBuf>,
+
     /// Resume from the latest checkpoint in the output folder, if any.
     #[arg(long, global = true)]
     pub resume: bool,
@@ -137,7 +146,7 @@ pub struct Options {
 }
 
 /// Options that may differ between the processes of a job or are compared elsewhere.
-pub(crate) const OF_A_PROCESS: [&str; 14] = [
+pub(crate) const OF_A_PROCESS: [&str; 16] = [
     "--strategy",
     "--replicas",
     "--devices",
@@ -150,6 +159,8 @@ pub(crate) const OF_A_PROCESS: [&str; 14] = [
     "--prefetch",
     "--log-every",
     "--profile",
+    "--kernel-cache",
+    "--kernels",
     "--keep",
     "--download",
 ];
@@ -176,6 +187,8 @@ pub enum Command {
     Test(Test),
     /// Predict with a checkpoint, on one device.
     Infer(Infer),
+    /// Compile and tune the GPU kernels of a training with these options, for --kernels on other machines.
+    Compile(Compile),
     /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
     Launch(Launch),
     /// Serve the devices of this machine to programs that train with `--strategy remote`.
@@ -188,6 +201,14 @@ pub struct Test {
     /// `latest` or `best` of the output folder, or the folder of a checkpoint.
     #[arg(long, value_name = "WHICH", default_value = "latest")]
     pub checkpoint: Which,
+}
+
+/// Options of `compile`.
+#[derive(Args, Clone, Debug)]
+pub struct Compile {
+    /// The bundle to write.
+    #[arg(value_name = "BUNDLE")]
+    pub bundle: PathBuf,
 }
 
 /// Options of `serve`.

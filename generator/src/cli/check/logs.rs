@@ -9,7 +9,10 @@ use std::{
 };
 
 use crate::{
-    cli::process::Running,
+    cli::{
+        llvm::{self, Llvm},
+        process::Running,
+    },
     error::{Error, Result},
 };
 
@@ -111,16 +114,38 @@ fn command_line(command: &Command) -> String {
     format!("$ {}\n", words.join(" "))
 }
 
-/// The first error of a compiler, with its location.
+/// The first error of a compiler, with its location. Where a build script cannot fetch LLVM, or the linker
+/// misses a library, with what to do.
 pub(super) fn of_build(text: &str) -> Option<String> {
+    if let Some(failure) = llvm::failure(text) {
+        return Some(format!("{failure}; {}", Llvm::here().hint()));
+    }
     let mut lines = text.lines();
     let error = lines.find(|line| line.starts_with("error"))?;
+    if let Some(library) = missing_library(text) {
+        return Some(format!(
+            "{error}: {library}; install it, or the package with its headers: `kiln doctor` lists what is missing"
+        ));
+    }
     let place = lines
         .take_while(|line| !line.trim().is_empty())
         .find_map(|line| line.trim_start().strip_prefix("--> "));
     Some(match place {
         Some(place) => format!("{error} ({place})"),
         None => error.to_owned(),
+    })
+}
+
+/// The linker's line on a library that it does not find, as of GNU ld, LLVM's and Apple's.
+fn missing_library(text: &str) -> Option<&str> {
+    const MESSAGES: [&str; 3] = [
+        "cannot find -l",
+        "unable to find library -l",
+        "library not found for -l",
+    ];
+    text.lines().find_map(|line| {
+        let start = MESSAGES.iter().find_map(|message| line.find(message))?;
+        Some(line[start..].trim_end())
     })
 }
 
@@ -186,6 +211,49 @@ mod tests {
             "error: no test target named `contract`"
         );
         assert_eq!(of_build("warning: x\n"), None);
+    }
+
+    /// As Cargo prints it where the network cannot be reached.
+    #[test]
+    fn a_build_script_that_fetches_llvm_comes_with_what_to_do() {
+        let text = "$ cargo test\n   Compiling tracel-llvm-bundler v23.1.0-4\n\
+                    error: failed to run custom build command for `tracel-llvm-bundler v23.1.0-4`\n\n\
+                    Caused by:\n  process didn't exit successfully: `/t/build-script-build` (exit status: \
+                    101)\n  --- stderr\n\n  thread 'main' (1) panicked at /c/build.rs:66:37:\n  called \
+                    `Result::unwrap()` on an `Err` value: Timeout(Connect)\n";
+        let error = of_build(text).unwrap();
+        assert!(
+            error.starts_with("error: failed to run custom build command"),
+            "{error}"
+        );
+        assert!(error.contains("Timeout(Connect); a build with"), "{error}");
+        assert!(error.contains("as `kiln doctor` tells"), "{error}");
+        let other = text.replace("tracel-llvm-bundler", "other-sys");
+        assert!(!of_build(&other).unwrap().contains("LLVM"));
+    }
+
+    #[test]
+    fn a_library_that_the_linker_misses_is_named() {
+        let text = "error: linking with `cc` failed: exit status: 1\n  |\n  = note:  \"cc\" \"-lstdc++\"\n  \
+                    = note: /usr/bin/ld: cannot find -lstdc++: No such file or directory\n          \
+                    collect2: error: ld returned 1 exit status\n\nerror: could not compile\n";
+        let error = of_build(text).unwrap();
+        assert!(
+            error.starts_with(
+                "error: linking with `cc` failed: exit status: 1: cannot find -lstdc++: No such file or \
+                 directory; install it"
+            ),
+            "{error}"
+        );
+        let lld = text.replace(
+            "cannot find -lstdc++: No such",
+            "unable to find library -lz; no",
+        );
+        assert!(
+            of_build(&lld)
+                .unwrap()
+                .contains("unable to find library -lz")
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::machine::Machine;
 pub(super) enum Package {
     Rust,
     CCompiler,
+    CppCompiler,
     Git,
     /// The launcher, the headers, and libclang for the bindings.
     Mpi,
@@ -67,6 +68,7 @@ impl Manager {
         match package {
             Package::Rust => self.rust(),
             Package::CCompiler => self.c_compiler(),
+            Package::CppCompiler => self.cpp_compiler(),
             Package::Git => self.git(),
             Package::Mpi => self.mpi(),
             Package::NvidiaDriver => self.nvidia_driver(),
@@ -97,6 +99,15 @@ impl Manager {
                  --add Microsoft.VisualStudio.Workload.VCTools --includeRecommended\""
             }
             Manager::Unknown => "install GCC or Clang, with the headers of the C library",
+        }
+    }
+
+    fn cpp_compiler(self) -> &'static str {
+        match self {
+            Manager::Dnf => "sudo dnf install gcc-c++",
+            Manager::Zypper => "sudo zypper install gcc-c++",
+            Manager::Unknown => "install G++ or Clang, with the C++ library",
+            _ => self.c_compiler(),
         }
     }
 
@@ -149,8 +160,8 @@ impl Manager {
 
     fn nccl(self) -> &'static str {
         match self {
-            Manager::Apt => "sudo apt install libnccl2, from NVIDIA's repository",
-            Manager::Dnf => "sudo dnf install libnccl, from NVIDIA's repository",
+            Manager::Apt => "sudo apt install libnccl2 libnccl-dev, from NVIDIA's repository",
+            Manager::Dnf => "sudo dnf install libnccl libnccl-devel, from NVIDIA's repository",
             Manager::Pacman => "sudo pacman -S nccl",
             _ => "https://developer.nvidia.com/nccl",
         }

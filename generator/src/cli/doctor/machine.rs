@@ -45,6 +45,8 @@ pub(super) struct Resources {
 pub(super) trait Machine {
     /// The operating system, as Rust names it: `linux`, `macos`, `windows`.
     fn system(&self) -> &str;
+    /// The architecture, as Rust names it: `x86_64`, `aarch64`.
+    fn architecture(&self) -> &str;
     /// Runs a program for at most [`LIMIT`].
     fn run(&self, program: &str, arguments: &[&str]) -> Ran;
     /// The value of an environment variable.
@@ -62,6 +64,10 @@ pub(super) struct ThisMachine;
 impl Machine for ThisMachine {
     fn system(&self) -> &str {
         env::consts::OS
+    }
+
+    fn architecture(&self) -> &str {
+        env::consts::ARCH
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Ran {

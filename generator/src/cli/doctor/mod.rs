@@ -1,5 +1,6 @@
 //! `kiln doctor`: the tools and devices of a machine for building and training.
 
+mod cuda;
 mod install;
 mod machine;
 mod parts;
@@ -12,6 +13,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::{
+    llvm::{self, Fetched},
     output::{Format, print},
     process,
 };
@@ -21,7 +23,7 @@ use crate::{
     template::Template,
 };
 use machine::{Machine, Resources, ThisMachine};
-use parts::{Gpu, Part, Parts, State};
+use parts::{Gpu, Part, Parts};
 
 /// The exit status if the default strategy cannot be used.
 const UNUSABLE: u8 = 1;
@@ -96,6 +98,8 @@ struct Diagnosis {
     gpus: Vec<Gpu>,
     resources: Resources,
     warnings: Vec<String>,
+    /// What a build with `cuda` or `rocm` fetches.
+    fetches: Vec<Fetched>,
     hardware: Vec<Use>,
     strategies: Vec<Use>,
 }
@@ -118,7 +122,8 @@ impl Diagnosis {
         };
         Ok(Self {
             usable: is_usable(&hardware, "hardware")? && is_usable(&strategies, "strategy")?,
-            warnings: warnings(&resources),
+            warnings: [warnings(&resources), found.warnings].concat(),
+            fetches: found.fetches,
             parts: found.parts,
             gpus: found.gpus,
             resources,
@@ -144,7 +149,14 @@ impl Diagnosis {
         for gpu in &self.gpus {
             let memory = gpu.memory.map(|bytes| format!(", {}", gigabytes(bytes)));
             let memory = memory.unwrap_or_default();
-            let _ = writeln!(text, "GPU: {}{memory} ({})", gpu.name, gpu.hardware);
+            let capability = gpu.compute_capability.as_ref();
+            let capability = capability.map(|it| format!(", compute capability {it}"));
+            let capability = capability.unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "GPU: {}{memory}{capability} ({})",
+                gpu.name, gpu.hardware
+            );
         }
         for warning in &self.warnings {
             let _ = writeln!(text, "warning: {warning}");
@@ -160,6 +172,24 @@ impl Diagnosis {
             rows(&self.strategies),
         );
         text += &self.installs();
+        text += &self.fetched_files();
+        text
+    }
+
+    /// What a build fetches, and where to put it by hand.
+    fn fetched_files(&self) -> String {
+        let mut text = String::new();
+        if !self.fetches.is_empty() {
+            let _ = writeln!(
+                text,
+                "\nA build with `cuda` or `rocm` fetches LLVM. Without a network, put it there by hand, and \
+                 build with\n{}=1:",
+                llvm::OFFLINE
+            );
+        }
+        for file in &self.fetches {
+            let _ = writeln!(text, "  {}\n    to {}", file.url, file.to.display());
+        }
         text
     }
 
@@ -277,14 +307,24 @@ fn hardware(system: &str, found: &Parts, resources: &Resources) -> Vec<Use> {
         },
         _ => on_gpus("wgpu", "--features wgpu", &[parts::VULKAN], gpus("vulkan")),
     };
-    let mut cuda = vec![parts::NVIDIA_DRIVER, parts::CUDA_TOOLKIT];
+    let mut cuda = vec![
+        parts::CPP_COMPILER,
+        parts::NVIDIA_DRIVER,
+        parts::CUDA_TOOLKIT,
+        parts::LLVM,
+    ];
     if gpus("cuda") > 1 && system == "linux" {
         cuda.push(parts::NCCL);
     }
     vec![
         flex,
         on_gpus("cuda", "--features cuda", &cuda, gpus("cuda")),
-        on_gpus("rocm", "--features rocm", &[parts::ROCM], gpus("rocm")),
+        on_gpus(
+            "rocm",
+            "--features rocm",
+            &[parts::CPP_COMPILER, parts::ROCM, parts::LLVM],
+            gpus("rocm"),
+        ),
         on_gpus(
             "vulkan",
             "--features vulkan",
@@ -329,7 +369,7 @@ fn usable(
     needs: &[&str],
 ) -> Use {
     let needed = BASE.iter().chain(needs).map(|name| found.get(name));
-    let lacking: Vec<&Part> = needed.filter(|part| part.state != State::Found).collect();
+    let lacking: Vec<&Part> = needed.filter(|part| !part.state.is_usable()).collect();
     let mut install: Vec<String> = Vec::new();
     for command in lacking.iter().filter_map(|part| part.install.clone()) {
         if !install.contains(&command) {

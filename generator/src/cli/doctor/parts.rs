@@ -8,6 +8,7 @@ use super::{
     install::{Manager, Package},
     machine::{LIMIT, Machine, Ran},
 };
+use crate::cli::llvm::{self, Fetched, Llvm};
 
 /// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -20,9 +21,16 @@ pub(super) enum State {
     Hangs,
     /// Found, but does not work.
     Fails,
+    /// A build fetches it.
+    NotFetched,
 }
 
 impl State {
+    /// Whether a build succeeds, given a network.
+    pub(super) fn is_usable(self) -> bool {
+        matches!(self, State::Found | State::NotFetched)
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             State::Found => "found",
@@ -30,6 +38,7 @@ impl State {
             State::TooOld => "too old",
             State::Hangs => "hangs",
             State::Fails => "fails",
+            State::NotFetched => "not fetched",
         }
     }
 }
@@ -51,6 +60,9 @@ pub(super) struct Gpu {
     pub(super) name: String,
     /// Memory in bytes, if the driver reports it.
     pub(super) memory: Option<u64>,
+    /// Of GPUs of NVIDIA, such as 9.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) compute_capability: Option<String>,
     /// The template's hardware value for this device.
     pub(super) hardware: &'static str,
 }
@@ -58,6 +70,7 @@ pub(super) struct Gpu {
 pub(super) const RUST: &str = "Rust";
 pub(super) const CARGO: &str = "Cargo";
 pub(super) const C_COMPILER: &str = "C compiler";
+pub(super) const CPP_COMPILER: &str = "C++ compiler";
 pub(super) const GIT: &str = "git";
 pub(super) const MPIRUN: &str = "MPI launcher";
 pub(super) const MPICC: &str = "MPI compiler";
@@ -67,13 +80,16 @@ pub(super) const CUDA_TOOLKIT: &str = "CUDA toolkit";
 pub(super) const NCCL: &str = "NCCL";
 pub(super) const ROCM: &str = "ROCm";
 pub(super) const VULKAN: &str = "Vulkan";
-
-const MIB: u64 = 1 << 20;
+pub(super) const LLVM: &str = "LLVM for kernels";
 
 /// All parts of a machine, and its GPUs.
 pub(super) struct Parts {
     pub(super) parts: Vec<Part>,
     pub(super) gpus: Vec<Gpu>,
+    /// What does not fit together, with the command that mends it.
+    pub(super) warnings: Vec<String>,
+    /// What a build with `cuda` or `rocm` fetches.
+    pub(super) fetches: Vec<Fetched>,
 }
 
 impl Parts {
@@ -83,23 +99,37 @@ impl Parts {
             machine,
             manager: Manager::of(machine),
         };
-        let mut gpus = Vec::new();
+        let nvidia = finder.nvidia();
+        let (llvm, fetches) = finder.llvm();
+        let mut gpus = nvidia.gpus;
         let parts = vec![
             finder.rust(rust),
             finder.version(CARGO, Package::Rust, &[&["cargo", "--version"]]),
-            finder.c_compiler(),
+            finder.compiler(
+                C_COMPILER,
+                Package::CCompiler,
+                "CC",
+                &["cc", "gcc", "clang"],
+            ),
+            finder.compiler(CPP_COMPILER, Package::CppCompiler, "CXX", &["c++"]),
             finder.version(GIT, Package::Git, &[&["git", "--version"]]),
             finder.mpi_launcher(),
             finder.mpi_compiler(),
             finder.libclang(),
-            finder.nvidia_driver(&mut gpus),
-            finder.cuda_toolkit(),
-            finder.nccl(),
+            nvidia.driver,
+            nvidia.toolkit,
+            nvidia.nccl,
             finder.rocm(&mut gpus),
+            llvm,
             finder.vulkan(&mut gpus),
         ];
         finder.metal(&mut gpus);
-        Self { parts, gpus }
+        Self {
+            parts,
+            gpus,
+            warnings: nvidia.warnings,
+            fetches,
+        }
     }
 
     /// The part called `name`.
@@ -112,13 +142,13 @@ impl Parts {
     }
 }
 
-struct Finder<'a> {
-    machine: &'a dyn Machine,
-    manager: Manager,
+pub(super) struct Finder<'a> {
+    pub(super) machine: &'a dyn Machine,
+    pub(super) manager: Manager,
 }
 
 impl Finder<'_> {
-    fn part(
+    pub(super) fn part(
         &self,
         name: &'static str,
         package: Package,
@@ -151,7 +181,13 @@ impl Finder<'_> {
     }
 
     /// A part whose `program` printed no usable output.
-    fn broken(&self, name: &'static str, package: Package, program: &str, ran: &Ran) -> Part {
+    pub(super) fn broken(
+        &self,
+        name: &'static str,
+        package: Package,
+        program: &str,
+        ran: &Ran,
+    ) -> Part {
         let (state, detail) = match ran {
             Ran::Missing => (State::Missing, format!("no {program} in PATH")),
             Ran::Hung => {
@@ -182,17 +218,24 @@ impl Finder<'_> {
         }
     }
 
-    fn c_compiler(&self) -> Part {
+    /// A compiler: that of a variable, else the first of `names`. On Windows, of both languages.
+    fn compiler(
+        &self,
+        name: &'static str,
+        package: Package,
+        variable: &str,
+        names: &[&str],
+    ) -> Part {
         if self.machine.system() == "windows"
             && let Some(version) = self.visual_studio()
         {
-            return self.part(C_COMPILER, Package::CCompiler, State::Found, version);
+            return self.part(name, package, State::Found, version);
         }
-        let own = self.machine.variable("CC");
-        let compilers = own.iter().map(String::as_str).chain(["cc", "gcc", "clang"]);
+        let own = self.machine.variable(variable);
+        let compilers = own.iter().map(String::as_str).chain(names.iter().copied());
         let commands: Vec<_> = compilers.map(|compiler| [compiler, "--version"]).collect();
         let commands: Vec<&[&str]> = commands.iter().map(<[&str; 2]>::as_slice).collect();
-        self.version(C_COMPILER, Package::CCompiler, &commands)
+        self.version(name, package, &commands)
     }
 
     /// Visual Studio's compiler. It is not in PATH, and Rust finds it in the same way.
@@ -295,7 +338,7 @@ impl Finder<'_> {
 
     /// The path of a shared library: in these folders, in those of the environment, in the loader's
     /// list, or in system folders.
-    fn library(&self, stem: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+    pub(super) fn library(&self, stem: &str, folders: &[PathBuf]) -> Option<PathBuf> {
         let system = self.machine.system();
         let (variable, separator) = match system {
             "windows" => ("PATH", ';'),
@@ -307,8 +350,10 @@ impl Finder<'_> {
         let of_system = system_folders(system).iter().map(PathBuf::from);
         let all = folders.iter().cloned().chain(of_variable).chain(of_system);
         for folder in all.filter(|folder| !folder.as_os_str().is_empty()) {
-            let names = self.machine.list(&folder);
-            if let Some(name) = names.iter().find(|name| is_library(system, stem, name)) {
+            let names = self.machine.list(&folder).into_iter();
+            // Of several links to one file, the one that names its version.
+            let names = names.filter(|name| is_library(system, stem, name));
+            if let Some(name) = names.max_by_key(String::len) {
                 return Some(folder.join(name));
             }
         }
@@ -325,64 +370,51 @@ impl Finder<'_> {
         })
     }
 
-    fn nvidia_driver(&self, gpus: &mut Vec<Gpu>) -> Part {
-        let query = "--query-gpu=name,memory.total,driver_version";
-        let ran = self
-            .machine
-            .run("nvidia-smi", &[query, "--format=csv,noheader,nounits"]);
-        let package = Package::NvidiaDriver;
-        let Ran::Said(text) = &ran else {
-            return self.broken(NVIDIA_DRIVER, package, "nvidia-smi", &ran);
+    /// The LLVM that compiles kernels for CUDA and ROCm, and what of it a build fetches.
+    fn llvm(&self) -> (Part, Vec<Fetched>) {
+        let (system, architecture) = (self.machine.system(), self.machine.architecture());
+        let llvm = Llvm::of(system, architecture, |name| self.machine.variable(name));
+        let part = |state, detail| Part {
+            name: LLVM,
+            state,
+            detail,
+            install: None,
         };
-        let mut driver = None;
-        for line in text.lines() {
-            let [name, memory, version] = line.split(", ").collect::<Vec<_>>()[..] else {
-                continue;
-            };
-            driver = Some(version.to_owned());
-            gpus.push(Gpu {
-                name: name.to_owned(),
-                memory: memory.parse::<u64>().ok().map(|mib| mib * MIB),
-                hardware: "cuda",
-            });
+        if self.has(&llvm.sentinel()) {
+            let detail = format!("{}, {}", llvm::VERSION, llvm.folder.display());
+            return (part(State::Found, detail), Vec::new());
         }
-        match driver {
-            Some(version) => self.part(NVIDIA_DRIVER, package, State::Found, version),
-            None => {
-                let detail = format!("nvidia-smi lists no GPU: {}", first_line(text));
-                self.part(NVIDIA_DRIVER, package, State::Fails, detail)
-            }
-        }
+        let Some(files) = llvm.files else {
+            let detail = format!("CubeCL has none for {system} on {architecture}");
+            return (part(State::Missing, detail), Vec::new());
+        };
+        let archive = files[0].to.display().to_string();
+        let missing = files.into_iter().filter(|file| !self.has(&file.to));
+        let missing: Vec<Fetched> = missing.collect();
+        let is_offline = self.machine.variable(llvm::OFFLINE).is_some();
+        let (state, detail) = match (missing.is_empty(), is_offline) {
+            (true, true) => (State::Found, format!("{}, {archive}", llvm::VERSION)),
+            (true, false) => (
+                State::Found,
+                format!(
+                    "{}, {archive}; without a network, build with {}=1",
+                    llvm::VERSION,
+                    llvm::OFFLINE
+                ),
+            ),
+            (false, _) => (
+                State::NotFetched,
+                format!("a build with cuda or rocm fetches {}", llvm::VERSION),
+            ),
+        };
+        (part(state, detail), missing)
     }
 
-    /// Kernels are compiled at run time, with NVRTC and the CUDA headers.
-    fn cuda_toolkit(&self) -> Part {
-        let own = self.machine.variable("CUDA_PATH");
-        let mut roots: Vec<PathBuf> = own.into_iter().map(PathBuf::from).collect();
-        roots.extend(["/usr/local/cuda", "/opt/cuda", "/usr"].map(PathBuf::from));
-        let folders = roots.iter().flat_map(|root| {
-            ["lib64", "lib", "bin", "targets/x86_64-linux/lib"].map(|below| root.join(below))
-        });
-        let folders: Vec<PathBuf> = folders.collect();
-        let part = self.library_part(CUDA_TOOLKIT, Package::CudaToolkit, "nvrtc", &folders);
-        let has_headers = |root: &PathBuf| {
-            let names = self.machine.list(&root.join("include"));
-            names.iter().any(|name| name == "cuda_runtime.h")
+    fn has(&self, file: &Path) -> bool {
+        let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+            return false;
         };
-        if part.state == State::Found && !roots.iter().any(has_headers) {
-            let detail = format!(
-                "{}, but no include/cuda_runtime.h in CUDA_PATH, /usr/local/cuda, /opt/cuda or /usr",
-                part.detail
-            );
-            return self.part(CUDA_TOOLKIT, Package::CudaToolkit, State::Missing, detail);
-        }
-        part
-    }
-
-    /// NCCL sums gradients between several GPUs.
-    fn nccl(&self) -> Part {
-        let folders = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].map(PathBuf::from);
-        self.library_part(NCCL, Package::Nccl, "nccl", &folders)
+        self.machine.list(folder).iter().any(|it| **it == *name)
     }
 
     fn rocm(&self, gpus: &mut Vec<Gpu>) -> Part {
@@ -441,7 +473,7 @@ impl Finder<'_> {
     }
 }
 
-fn first_line(text: &str) -> String {
+pub(super) fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
@@ -452,7 +484,7 @@ fn rust_version(text: &str) -> Option<(u32, u32)> {
 
 /// The first two numbers of a version.
 pub(super) fn version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(['.', ' ', '-']);
+    let mut numbers = text.split(|character: char| !character.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
@@ -488,7 +520,7 @@ fn system_folders(system: &str) -> &'static [&'static str] {
     }
 }
 
-fn library_name(system: &str, stem: &str) -> String {
+pub(super) fn library_name(system: &str, stem: &str) -> String {
     match system {
         "windows" => format!("{stem}.dll"),
         "macos" => format!("lib{stem}.dylib"),
@@ -498,7 +530,7 @@ fn library_name(system: &str, stem: &str) -> String {
 
 /// Whether a file is a shared library of any version: `libclang.so` or `libclang-14.so.1`, but not
 /// `libclang-cpp.so`.
-fn is_library(system: &str, stem: &str, file: &str) -> bool {
+pub(super) fn is_library(system: &str, stem: &str, file: &str) -> bool {
     let ending = match system {
         "windows" => ".dll",
         "macos" => ".dylib",
@@ -530,6 +562,7 @@ fn amd_gpus(text: &str) -> Vec<Gpu> {
         Gpu {
             name: name.unwrap_or("AMD GPU").to_owned(),
             memory: field(&["VRAM Total Memory (B)"]).and_then(|bytes| bytes.parse().ok()),
+            compute_capability: None,
             hardware: "rocm",
         }
     };
@@ -549,6 +582,7 @@ fn vulkan_gpus(text: &str) -> Vec<Gpu> {
             "deviceName" if is_gpu => gpus.push(Gpu {
                 name: value.trim().to_owned(),
                 memory: None,
+                compute_capability: None,
                 hardware: "vulkan",
             }),
             _ => {}
@@ -568,6 +602,7 @@ fn apple_gpus(text: &str) -> Vec<Gpu> {
         .map(|name| Gpu {
             name: name.to_owned(),
             memory: None,
+            compute_capability: None,
             hardware: "metal",
         })
         .collect()

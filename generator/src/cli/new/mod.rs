@@ -19,6 +19,7 @@ use std::{
 
 use super::{
     folder,
+    llvm::Llvm,
     output::{note, print},
     terminal,
 };
@@ -148,13 +149,14 @@ fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
     let train_now = order.args.train;
     print(&next_steps(order.example, &rendered, &path, train_now))?;
     if train_now {
-        return train(&path);
+        let hardware = answers.get("hardware").map(ToString::to_string);
+        return train(&path, hardware.as_deref().unwrap_or_default());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds and runs the new crate; returns its exit status.
-fn train(path: &Path) -> Result<ExitCode> {
+/// Builds and runs the new crate for `hardware`; returns its exit status.
+fn train(path: &Path, hardware: &str) -> Result<ExitCode> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(&cargo)
         .args(["run", "--release"])
@@ -164,6 +166,11 @@ fn train(path: &Path) -> Result<ExitCode> {
             Error::system(format!("cannot run `{}`: {cause}", cargo.to_string_lossy()))
                 .help("install Rust, then run `cargo run --release` in the new folder")
         })?;
+    if !status.success()
+        && let Some(explanation) = Llvm::here().explain(hardware)
+    {
+        note(&format!("note: {explanation}"));
+    }
     Ok(ExitCode::from(exit_code(status)))
 }
 

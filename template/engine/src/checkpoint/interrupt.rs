@@ -3,7 +3,7 @@
 //! The first SIGINT, SIGTERM or SIGUSR1 requests a stop: the training loop finishes its batch and saves a
 //! checkpoint. Launchers and wrappers often deliver a signal twice, so a second one within a second of the
 //! first is ignored as a duplicate. A later one exits without waiting for the batch, but after a save in
-//! progress.
+//! progress. Before the first step on a GPU, whose kernels are being compiled, the first signal exits at once.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{globals, report::terminal, workers::exit_at_once};
+use crate::{globals, kernels, report::terminal, workers::exit_at_once};
 
 /// Signals that request a stop.
 #[cfg(unix)]
@@ -76,6 +76,11 @@ pub fn listen() {
     LISTENING.call_once(|| {
         let mut first: Option<Instant> = None;
         let listening = on_signals(move |signal| match first {
+            // The kernels of a GPU may take minutes to compile, and there is nothing to save yet.
+            None if kernels::is_awaiting_first_step() => {
+                terminal::warn("stopped before the first step: there is nothing to save");
+                exit_at_once(EXIT_BASE + signal);
+            }
             None => {
                 first = Some(Instant::now());
                 REQUESTED.store(signal, Ordering::Relaxed);

@@ -567,6 +567,7 @@ fn states_for(saved: &[MetricStates], rank: usize, replicas: usize) -> Vec<Metri
 fn replica_states<T: Task>() -> Result<(Vec<MetricStates>, Vec<Vec<f32>>)> {
     let strategy = globals::strategy()?;
     let states = strategy.run_on_all(|_| {
+        globals::read_gradient_norms()?;
         let metrics =
             globals::with_metrics::<T, _>(Split::Train, |metrics| metric_states(&metrics.all()))?;
         Ok((metrics, running_statistics(&globals::model::<T>()?)))

@@ -208,23 +208,42 @@ impl Buckets {
         }
     }
 
-    /// All-reduces buckets on devices over the replicas of this process. Returns the squared norm of the
-    /// result, averaged over replicas; `None` if the buckets are in host memory, without summing them.
-    ///
-    /// # Errors
-    /// A device failed.
-    pub fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> Result<Option<f64>> {
+    /// The sum of the squares of each bucket, `[buckets]`, on their device; `None` in host memory, on several
+    /// devices, or without buckets.
+    pub fn squares(&self) -> Option<Tensor<1>> {
         let Buckets::OnDevices(tensors) = self else {
-            return Ok(None);
+            return None;
+        };
+        let device = tensors.first()?.device();
+        let alike = tensors.iter().all(|tensor| tensor.device() == device);
+        alike.then(|| Tensor::cat(tensors.iter().map(squares_of).collect(), 0))
+    }
+
+    /// Multiplies all values by `factor`, `[1]`, on its device.
+    pub fn scale_by(&mut self, factor: &Tensor<1>) {
+        if let Buckets::OnDevices(tensors) = self {
+            replace_each(tensors, |tensor| {
+                let factor = factor.clone().cast(tensor.dtype());
+                tensor * factor
+            });
+        }
+    }
+
+    /// All-reduces buckets on devices over the replicas of this process. Returns the sums of squares of the
+    /// result, `[buckets]`, averaged over replicas; `None` if the buckets are in host memory, without summing
+    /// them.
+    pub fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> Option<Tensor<1>> {
+        let Buckets::OnDevices(tensors) = self else {
+            return None;
         };
         *tensors = collective.sum(place, mem::take(tensors));
+        let squares = tensors.iter().map(squares_of).collect::<Vec<_>>();
+        if squares.is_empty() {
+            return Some(Tensor::empty([0], &Device::flex()));
+        }
         // GPUs may add up squares in different orders; the mean makes all replicas clip alike.
-        let squares = tensors.iter().map(squares_of).reduce(|sum, one| sum + one);
-        let Some(squares) = squares else {
-            return Ok(Some(0.0));
-        };
-        let mean = collective.sum(place, vec![squares / collective.replicas() as f64]);
-        Ok(read_all(mean)?.concat().first().copied().map(f64::from))
+        let squares = Tensor::cat(squares, 0) / collective.replicas() as f64; // [buckets]
+        collective.sum(place, vec![squares]).pop()
     }
 
     /// Frees all values.

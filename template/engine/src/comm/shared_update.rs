@@ -119,7 +119,7 @@ impl ReplicaContext {
         };
         // A device collective would wait forever for a failed replica.
         ops.meet()?;
-        let on_devices = gradients.sum_over(collective, self.place())?;
+        let on_devices = gradients.sum_over(collective, self.place());
         ensure!(
             on_devices,
             "gradients are in host memory instead of on devices"

@@ -199,6 +199,15 @@ impl<E: Send + 'static> DistributedDataset<E> {
         }
     }
 
+    /// The batches of the first and of the last update of the first epoch.
+    pub(crate) fn first_and_last_update(&self) -> impl Iterator<Item = PerReplica<Shard<E>>> {
+        let (accumulate, batches) = (self.options.accumulate, self.batches_per_epoch());
+        let last = (batches - 1) / accumulate * accumulate;
+        let from = |batch| self.batches(1, 0, batch * self.options.global_batch_size);
+        let of_last = (last > 0).then(|| from(last)).into_iter().flatten();
+        from(0).take(accumulate).chain(of_last)
+    }
+
     fn batches(&self, epoch: usize, drawn: usize, examples: usize) -> Box<Batches<E>> {
         let first = match self.options.remainder {
             // Epochs are cut from the endless stream of passes over the dataset.

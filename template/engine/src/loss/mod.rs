@@ -2,12 +2,14 @@
 
 pub(crate) mod cross_entropy;
 
+use std::cell::{Cell, RefCell};
+
 use anyhow::{Result, ensure};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::replica::replica_context;
+use crate::replica::{read_all, replica_context};
 
 pub use cross_entropy::SparseCategoricalCrossentropy;
 
@@ -92,8 +94,32 @@ pub fn scale_regularization_loss(regularization: Tensor<1>) -> Result<Tensor<1>>
 }
 
 /// The losses of a step by name, in the order in which they were added.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Losses(IndexMap<String, f64>);
+///
+/// Those computed on a GPU are read when a value is asked for, all at once: see [`read`](Self::read).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "IndexMap<String, f64>", into = "IndexMap<String, f64>")]
+pub struct Losses(IndexMap<String, Loss>);
+
+/// The sum of what was read and of tensors `[1]` that were not.
+#[derive(Clone, Debug, Default)]
+struct Loss {
+    read: Cell<f64>,
+    unread: RefCell<Vec<Tensor<1>>>,
+}
+
+impl Loss {
+    fn known(value: f64) -> Self {
+        Loss {
+            read: Cell::new(value),
+            unread: RefCell::default(),
+        }
+    }
+
+    fn add(&mut self, other: Loss) {
+        self.read.set(self.read.get() + other.read.get());
+        self.unread.get_mut().append(&mut other.unread.take());
+    }
+}
 
 impl Losses {
     /// Creates an empty set; [`with`](Self::with) adds losses.
@@ -101,17 +127,71 @@ impl Losses {
         Losses::default()
     }
 
-    /// Adds a loss of shape `[1]`, read from its device.
+    /// Adds a loss of shape `[1]`.
     #[must_use]
-    pub fn with(mut self, name: &str, loss: &Tensor<1>) -> Self {
-        let value = f64::from(loss.clone().into_scalar::<f32>());
-        self.0.insert(name.to_owned(), value);
+    pub fn with(self, name: &str, loss: &Tensor<1>) -> Self {
+        let loss = loss.clone().detach(); // The graph would stay in memory.
+        match loss.device() == Device::flex() {
+            true => self.with_loss(name, Loss::known(f64::from(loss.into_scalar::<f32>()))),
+            false => self.with_unread(name, loss),
+        }
+    }
+
+    /// As [`with`](Self::with) on a GPU, without a read.
+    fn with_unread(self, name: &str, loss: Tensor<1>) -> Self {
+        let loss = Loss {
+            read: Cell::new(0.0),
+            unread: RefCell::new(vec![loss]),
+        };
+        self.with_loss(name, loss)
+    }
+
+    fn with_loss(mut self, name: &str, loss: Loss) -> Self {
+        self.0.insert(name.to_owned(), loss);
         self
     }
 
+    /// Reads the losses from their devices, which waits for all work queued there. Nothing if they were read.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn read(&self) -> Result<()> {
+        self.note_read(&read_all(self.unread())?);
+        Ok(())
+    }
+
+    /// Whether a loss is still to be read from its device.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.0.values().any(|loss| !loss.unread.borrow().is_empty())
+    }
+
+    /// The tensors `[1]` to be read, for [`note_read`](Self::note_read).
+    pub(crate) fn unread(&self) -> Vec<Tensor<1>> {
+        let losses = self.0.values();
+        losses
+            .flat_map(|loss| loss.unread.borrow().clone())
+            .collect()
+    }
+
+    /// Adds the values of the tensors that [`unread`](Self::unread) returned.
+    pub(crate) fn note_read(&self, values: &[Vec<f32>]) {
+        let mut values = values.iter().flatten();
+        for loss in self.0.values() {
+            let unread = loss.unread.take().len();
+            let read = values.by_ref().take(unread).map(|value| f64::from(*value));
+            loss.read
+                .set(read.fold(loss.read.get(), |sum, value| sum + value));
+        }
+    }
+
     /// The value of the loss `name`; `None` if there is none of that name.
+    ///
+    /// # Panics
+    /// A device failed.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.get(name).copied()
+        self.iter()
+            .find(|(of, _)| *of == name)
+            .map(|(_, value)| value)
     }
 
     /// True without losses, as on a replica without examples.
@@ -120,21 +200,58 @@ impl Losses {
     }
 
     /// Names and values, in the order in which they were added.
+    ///
+    /// # Panics
+    /// A device failed.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.0.iter().map(|(name, loss)| (name.as_str(), *loss))
+        self.read().expect("a device that gives the losses");
+        self.0
+            .iter()
+            .map(|(name, loss)| (name.as_str(), loss.read.get()))
     }
 
     /// The sum of each loss over replicas; a replica without examples has none.
     pub fn sum(of_replicas: Vec<Losses>) -> Self {
-        let mut sums = IndexMap::new();
+        let mut sums = IndexMap::<String, Loss>::new();
         for (name, loss) in of_replicas.into_iter().flat_map(|losses| losses.0) {
-            *sums.entry(name).or_insert(0.0) += loss;
+            sums.entry(name).or_default().add(loss);
         }
         Losses(sums)
     }
 
-    pub(crate) fn divide(&mut self, divisor: f64) {
-        self.0.values_mut().for_each(|loss| *loss /= divisor);
+    /// # Errors
+    /// A device failed.
+    pub(crate) fn divide(&mut self, divisor: f64) -> Result<()> {
+        self.read()?;
+        let losses = self.0.values();
+        losses.for_each(|loss| loss.read.set(loss.read.get() / divisor));
+        Ok(())
+    }
+}
+
+impl PartialEq for Losses {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl From<IndexMap<String, f64>> for Losses {
+    fn from(values: IndexMap<String, f64>) -> Self {
+        let losses = values.into_iter();
+        Losses(
+            losses
+                .map(|(name, value)| (name, Loss::known(value)))
+                .collect(),
+        )
+    }
+}
+
+impl From<Losses> for IndexMap<String, f64> {
+    fn from(losses: Losses) -> Self {
+        let values = losses.iter();
+        values
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 }
 
@@ -203,5 +320,30 @@ mod tests {
             sum.iter().map(|(name, _)| name).collect::<Vec<_>>(),
             ["loss", "decay"]
         );
+    }
+
+    /// On the CPU, as if it were a GPU.
+    fn unread(values: [f32; 2]) -> Losses {
+        let [first, second] = values.map(|value| Tensor::from_floats([value], &Device::flex()));
+        Losses::new()
+            .with_unread("first", first)
+            .with_unread("second", second)
+    }
+
+    #[test]
+    fn losses_of_a_gpu_are_read_when_they_are_asked_for() {
+        let known = Losses::from(IndexMap::from([("first".to_owned(), 0.5)]));
+        let sum = Losses::sum(vec![unread([1.0, 2.0]), known, unread([3.0, 4.0])]);
+        assert!(sum.is_unread());
+        assert_eq!(sum.unread().len(), 4);
+        assert_eq!(sum.get("second"), Some(6.0));
+        assert!(!sum.is_unread());
+        assert_eq!(sum.get("first"), Some(4.5));
+        assert!(sum.unread().is_empty());
+        let mut mean = unread([1.0, 2.0]);
+        mean.divide(4.0).unwrap();
+        let text = serde_json::to_string(&mean).unwrap();
+        assert_eq!(text, r#"{"first":0.25,"second":0.5}"#);
+        assert_eq!(serde_json::from_str::<Losses>(&text).unwrap(), mean);
     }
 }

@@ -34,8 +34,8 @@ const EXAMPLES: usize = 2;
 const OBSERVATIONS: usize = 3;
 const SUMS: usize = 4;
 
-/// Number of unread tensors from which all are read at once.
-const UNREAD: usize = 64;
+/// Number of unread tensors from which all are read at once, which bounds their memory.
+const UNREAD: usize = 1024;
 
 impl Counted {
     /// Queues parts of sums, and reads them in batches.

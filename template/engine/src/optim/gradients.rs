@@ -14,6 +14,7 @@ use crate::{
         collective::Collective,
     },
     globals,
+    replica::{read_all, updates_between_reads},
 };
 
 /// The policy for gradients that are not finite after the sum over replicas.
@@ -82,7 +83,50 @@ pub struct FlatGradients {
     buckets: Buckets,
     parameters: Vec<Parameter>,
     /// Cached Euclidean norm over all values, until they change.
-    norm: Option<f64>,
+    norm: Option<Norm>,
+}
+
+#[derive(Clone)]
+enum Norm {
+    Read(f64),
+    /// The sums of squares of each bucket, `[buckets]`.
+    Squares(Box<Tensor<1>>),
+}
+
+/// How a norm that is read some updates late is checked.
+pub(crate) struct NormCheck {
+    policy: NonFinite,
+    /// The parameters in each bucket, separated by commas.
+    parameters: Vec<String>,
+}
+
+impl NormCheck {
+    /// The norm of the gradients of update number `step`, from the sums of squares of their buckets.
+    ///
+    /// # Errors
+    /// It is not finite, and the policy is an error.
+    pub fn check(&self, step: usize, squares: &[f32]) -> Result<f64> {
+        let norm = norm_of(squares);
+        if norm.is_finite() || self.policy != NonFinite::Error {
+            return Ok(norm);
+        }
+        let of_buckets = self.parameters.iter().zip(squares);
+        let broken = of_buckets.filter(|(_, squares)| !squares.is_finite());
+        let broken: Vec<&str> = broken.map(|(names, _)| names.as_str()).collect();
+        bail!(
+            "the gradients of step {step} are not finite, among them one of {}: {LOOK_FOR}; --log-every 1 \
+             checks each step before its update",
+            broken.join(", ")
+        )
+    }
+}
+
+/// Causes of gradients that are not finite, and what to do.
+const LOOK_FOR: &str = "look for a division by zero, a logarithm of zero or a learning rate that is too high, or \
+                        choose another `NonFinite` policy at TODO(train.gradients)";
+
+fn norm_of(squares: &[f32]) -> f64 {
+    squares.iter().copied().map(f64::from).sum::<f64>().sqrt()
 }
 
 #[derive(Clone)]
@@ -178,13 +222,11 @@ impl FlatGradients {
     }
 
     /// All-reduces gradients on devices over the replicas of this process; false if they are in host memory.
-    ///
-    /// # Errors
-    /// A device failed.
-    pub(crate) fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> Result<bool> {
-        let squares = self.buckets.sum_over(collective, place)?;
-        self.norm = squares.map(f64::sqrt);
-        Ok(squares.is_some())
+    pub(crate) fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> bool {
+        let squares = self.buckets.sum_over(collective, place);
+        let are_on_devices = squares.is_some();
+        self.norm = squares.map(Box::new).map(Norm::Squares);
+        are_on_devices
     }
 
     /// Frees the values.
@@ -195,10 +237,23 @@ impl FlatGradients {
 
     /// Applies `policy` to non-finite gradients; false skips the update. Records the global norm for reports.
     ///
+    /// On a GPU, the check of [`NonFinite::Error`] comes some updates late, but before a checkpoint, so that
+    /// the GPU need not wait for it; with `--log-every 1`, before the update. [`NonFinite::Skip`] waits.
+    ///
     /// # Errors
     /// With [`NonFinite::Error`], a gradient is not finite; the message has parameter and value. A device
     /// failed.
     pub fn handle_non_finite(&mut self, policy: NonFinite) -> Result<bool> {
+        let may_be_late = policy != NonFinite::Skip && updates_between_reads() > 1;
+        if may_be_late && let Some(squares) = self.squares() {
+            let parameters = self.parameters_of_buckets();
+            globals::set_unread_gradient_norm(squares, NormCheck { policy, parameters })?;
+            if policy == NonFinite::Zero {
+                self.norm = None;
+                self.buckets.zero_non_finite();
+            }
+            return Ok(true);
+        }
         let norm = self.norm()?;
         globals::set_gradient_norm(norm);
         if norm.is_finite() {
@@ -218,11 +273,7 @@ impl FlatGradients {
     fn name_non_finite(&self) -> Result<bool> {
         for (path, values) in self.iter() {
             if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-                bail!(
-                    "the gradient of `{path}` holds {value}: look for a division by zero, a \
-                     logarithm of zero or a learning rate that is too high, or choose another \
-                     `NonFinite` policy at TODO(train.gradients)"
-                );
+                bail!("the gradient of `{path}` holds {value}: {LOOK_FOR}");
             }
         }
         bail!("the norm of the gradients is too large for a number: lower the learning rate")
@@ -237,12 +288,35 @@ impl FlatGradients {
     }
 
     fn norm(&mut self) -> Result<f64> {
-        let norm = match self.norm {
-            Some(norm) => norm,
+        let norm = match &self.norm {
+            Some(Norm::Read(norm)) => *norm,
+            Some(Norm::Squares(squares)) => norm_of(&read_all(vec![*squares.clone()])?.concat()),
             None => self.buckets.sum_of_squares()?.sqrt(),
         };
-        self.norm = Some(norm);
+        self.norm = Some(Norm::Read(norm));
         Ok(norm)
+    }
+
+    /// The sums of squares of the buckets, `[buckets]`, if they are on one device and were not read.
+    fn squares(&mut self) -> Option<Tensor<1>> {
+        if self.norm.is_none() {
+            self.norm = self.buckets.squares().map(Box::new).map(Norm::Squares);
+        }
+        match &self.norm {
+            Some(Norm::Squares(squares)) => Some(*squares.clone()),
+            _ => None,
+        }
+    }
+
+    fn parameters_of_buckets(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for parameter in &self.parameters {
+            let bucket = parameter.place.bucket;
+            names.resize(names.len().max(bucket + 1), String::new());
+            let separator = if names[bucket].is_empty() { "" } else { ", " };
+            names[bucket].push_str(&format!("{separator}`{}`", parameter.path));
+        }
+        names
     }
 
     /// Scales all gradients down so that their global norm is at most `max_norm`.
@@ -252,6 +326,12 @@ impl FlatGradients {
     ///
     /// Source: `tf.clip_by_global_norm`.
     pub fn clip_by_global_norm(&mut self, max_norm: f64) {
+        if let Some(squares) = self.squares() {
+            let norm = squares.sum().sqrt(); // [1]
+            let factor = (norm.recip() * max_norm).clamp_max(1.0); // [1]
+            self.norm = None;
+            return self.buckets.scale_by(&factor);
+        }
         let norm = self.global_norm();
         if norm > max_norm {
             self.norm = None;
@@ -528,26 +608,45 @@ mod tests {
     fn reports_see_the_norm_from_before_clipping() {
         for new in BOTH {
             globals::set_step(1);
-            assert_eq!(globals::gradient_norm(), None);
+            assert_eq!(globals::gradient_norm().unwrap(), None);
             let mut gradients = gradients([1.5, 2.0], new); // [3, 4], norm 5
             assert!(gradients.handle_non_finite(NonFinite::Error).unwrap());
             gradients.clip_by_global_norm(1.0);
-            assert_eq!(globals::gradient_norm(), Some(5.0));
+            assert_eq!(globals::gradient_norm().unwrap(), Some(5.0));
         }
+    }
+
+    /// As on a GPU, whose queue a read would empty.
+    #[test]
+    fn gradients_on_devices_are_checked_and_clipped_without_a_read() {
+        globals::set_step(3);
+        let mut gradients = gradients([1.5, 2.0], FlatGradients::on_devices); // [3, 4], norm 5
+        assert!(gradients.handle_non_finite(NonFinite::Error).unwrap());
+        gradients.clip_by_global_norm(1.0);
+        let unread = |norm: &Option<Norm>| matches!(norm, None | Some(Norm::Squares(_)));
+        assert!(unread(&gradients.norm));
+        assert_eq!(globals::gradient_norm().unwrap(), Some(5.0));
+        let clipped = listed(&gradients)[0].1.clone();
+        assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
     }
 
     #[test]
     fn what_is_not_finite_is_named_skipped_or_zeroed() {
         for new in BOTH {
             let broken = || gradients([f32::INFINITY, 2.0], new);
+            globals::set_step(7);
             let error = broken()
                 .handle_non_finite(NonFinite::Error)
+                .and_then(|_| globals::read_gradient_norms())
                 .unwrap_err()
                 .to_string();
-            assert!(
-                error.starts_with("the gradient of `used` holds inf"),
-                "{error}"
-            );
+            let expected = match broken().are_on_devices() {
+                true => {
+                    "the gradients of step 7 are not finite, among them one of `used`, `unused`:"
+                }
+                false => "the gradient of `used` holds inf",
+            };
+            assert!(error.starts_with(expected), "{error}");
             assert!(!broken().handle_non_finite(NonFinite::Skip).unwrap());
             let mut zeroed = broken();
             assert!(zeroed.handle_non_finite(NonFinite::Zero).unwrap());

@@ -7,6 +7,7 @@ mod optimizer;
 mod schedule;
 
 pub use adam::{Adam, AdamConfig, AdamState};
+pub(crate) use gradients::NormCheck;
 pub use gradients::{FlatGradients, Gradients, NonFinite};
 pub use nadam::{Nadam, NadamConfig, NadamState};
 pub use optimizer::ScheduledOptimizer;

@@ -1,11 +1,12 @@
 use std::env;
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType};
 
 use crate::{
+    kernels,
     report::terminal,
     workers::{OnHost, Workers},
 };
@@ -30,6 +31,7 @@ const GPUS: &[DeviceType] = &[
 /// Software GPUs, such as Mesa's llvmpipe, are slower than the CPU backend and are ignored, unless
 /// `CUBECL_WGPU_DEFAULT_DEVICE=Cpu` is set, as in tests.
 pub fn visible_devices() -> Vec<Device> {
+    kernels::keep_by_default();
     let wants_software = env::var("CUBECL_WGPU_DEFAULT_DEVICE").is_ok_and(|kind| kind == "Cpu");
     let counts = |device: &Device| wants_software || !is_software(device);
     let of_a_kind = |kind: &DeviceType| {
@@ -114,6 +116,31 @@ pub fn is_cpu(devices: &[Device]) -> bool {
     devices.len() == 1 && devices[0] == Device::flex()
 }
 
+/// The error of a GPU without memory for an allocation, with advice; `None` for other errors.
+///
+/// Source: the messages of `IoError::OutOfMemory` and `IoError::BufferTooBig` of CubeCL, whose types do not
+/// reach the caller of an operation.
+pub fn out_of_memory(error: &Error) -> Option<Error> {
+    let text = format!("{error:#}");
+    let size_after = |message: &str| {
+        let (_, rest) = text.split_once(message)?;
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().ok()
+    };
+    let (size, why) = match size_after("out of device memory allocating ") {
+        Some(size) => (size, "the GPU is out of memory"),
+        None => (
+            size_after("can't allocate buffer of size: ")?,
+            "a tensor is too large for the GPU",
+        ),
+    };
+    Some(anyhow!(
+        "{why}: {} MiB were asked for; use a smaller --batch-size (--accumulate keeps the size of an update), \
+         or a smaller model, and see whether another program uses the GPU",
+        size.div_ceil(1 << 20)
+    ))
+}
+
 fn describe(visible: &[Device]) -> String {
     let built: Vec<String> = GPUS
         .iter()
@@ -143,6 +170,21 @@ mod tests {
         assert_eq!([share(0, 2), share(1, 2)], [0..4, 4..8]);
         assert_eq!(share(2, 3), 4..6);
         assert!(share(8, 9).is_empty());
+    }
+
+    #[test]
+    fn a_gpu_without_memory_is_told_from_other_failures() {
+        let of = |text: &str| out_of_memory(&anyhow!("it panicked: {text}\nbacktrace"));
+        let full = of("out of device memory allocating 3145729 bytes")
+            .unwrap()
+            .to_string();
+        assert!(
+            full.starts_with("the GPU is out of memory: 4 MiB were asked for"),
+            "{full}"
+        );
+        let large = of("can't allocate buffer of size: 1").unwrap().to_string();
+        assert!(large.contains("too large for the GPU: 1 MiB"), "{large}");
+        assert!(of("index out of bounds").is_none());
     }
 
     #[test]

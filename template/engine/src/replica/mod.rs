@@ -33,7 +33,8 @@ use crate::{
 
 pub use devices::{chosen_devices, is_cpu, visible_devices};
 pub use per_replica::PerReplica;
-pub use read::read_all;
+pub use read::{read_all, reads};
+pub(crate) use read::{set_updates_between_reads, updates_between_reads};
 
 /// Per-replica state of the task `T`, created once and mirrored on every replica: losses, metrics, model and
 /// optimizer.
@@ -576,7 +577,8 @@ fn guarded<O>(
     done: impl FnOnce(Result<O>),
 ) {
     let result = catch_unwind(AssertUnwindSafe(step))
-        .unwrap_or_else(|panic| Err(anyhow!("it panicked: {}", panic_message(&*panic))));
+        .unwrap_or_else(|panic| Err(anyhow!("it panicked: {}", panic_message(&*panic))))
+        .map_err(|error| devices::out_of_memory(&error).unwrap_or(error));
     let name = context.describe();
     let failure = result.as_ref().err();
     let failure = failure.map(|error| format!("{name} failed: {error:#}"));

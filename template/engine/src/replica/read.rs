@@ -1,7 +1,36 @@
+//! Reads of values from devices. Each waits for all queued work of a GPU, which then idles until the next
+//! operations come: the losses and norms of training are read by interval and all at once.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
 use anyhow::{Context, Result};
 use burn::tensor::{Device, Tensor, Transaction};
 
-/// The values of `tensors`, in one read per device: each read waits for all queued work of a GPU.
+/// Reads of devices in this process.
+static READS: AtomicU64 = AtomicU64::new(0);
+
+/// Updates between two reads without `--log-every`. It bounds the work queued on a GPU, which a stop request
+/// waits for.
+const INTERVAL: usize = 64;
+
+static UPDATES_BETWEEN: AtomicUsize = AtomicUsize::new(INTERVAL);
+
+/// The number of reads of devices in this process, for tests and profiles.
+pub fn reads() -> u64 {
+    READS.load(Ordering::Relaxed)
+}
+
+/// The number of updates after which values that need not be exact at each are read.
+pub(crate) fn updates_between_reads() -> usize {
+    UPDATES_BETWEEN.load(Ordering::Relaxed)
+}
+
+/// Sets [`updates_between_reads`] to those of `--log-every`, if given.
+pub(crate) fn set_updates_between_reads(log_every: Option<usize>) {
+    UPDATES_BETWEEN.store(log_every.unwrap_or(INTERVAL), Ordering::Relaxed);
+}
+
+/// The values of `tensors`, in one read per device.
 ///
 /// # Errors
 /// A device failed.
@@ -9,6 +38,11 @@ pub fn read_all(tensors: Vec<Tensor<1>>) -> Result<Vec<Vec<f32>>> {
     let mut all = vec![Vec::new(); tensors.len()];
     let mut reads: Vec<Read> = Vec::new();
     for (place, tensor) in tensors.into_iter().enumerate() {
+        // A transaction is of one backend, and a device is equal to itself with autodiff.
+        let tensor = match tensor.device().is_autodiff() {
+            true => tensor.inner(),
+            false => tensor,
+        };
         let device = tensor.device();
         let mut read = match reads.iter().position(|read| read.device == device) {
             Some(at) => reads.swap_remove(at),
@@ -19,6 +53,7 @@ pub fn read_all(tensors: Vec<Tensor<1>>) -> Result<Vec<Vec<f32>>> {
         reads.push(read);
     }
     for read in reads {
+        READS.fetch_add(1, Ordering::Relaxed);
         let values = read.transaction.try_execute();
         let values = values.with_context(|| format!("cannot read from {:?}", read.device))?;
         for (place, data) in read.places.into_iter().zip(values) {

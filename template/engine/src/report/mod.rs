@@ -27,6 +27,7 @@ use crate::{
     metric::MergedMetric,
     options::Options,
     picture::{Picture, Sample, curves, sample_sheet},
+    replica::{is_cpu, reads, set_updates_between_reads},
     run_record::RunRecord,
     task::Task,
     tensorboard::Board,
@@ -59,8 +60,8 @@ pub struct Report {
     lock: Option<OutputLock>,
     /// TensorBoard event files, while training.
     board: Option<Board>,
-    /// The step at which profiling began; `None` without `--profile`.
-    profile: Option<usize>,
+    /// The step at which profiling began, and the reads of devices until then; `None` without `--profile`.
+    profile: Option<(usize, u64)>,
     epochs: usize,
     current: Option<Current>,
     line: String,
@@ -74,6 +75,13 @@ struct Current {
     bar: ProgressBar,
     /// Time spent waiting for batches.
     waited: Duration,
+}
+
+impl Current {
+    fn clear_bar(&self) {
+        self.bar.finish_and_clear();
+        terminal::show_bar(None);
+    }
 }
 
 impl Report {
@@ -108,6 +116,7 @@ impl Report {
 
     fn without_lock(options: &Options) -> Result<Self> {
         let speaks = globals::strategy()?.is_chief();
+        set_updates_between_reads(options.log_every);
         Ok(Report {
             speaks,
             log: options.output_dir.join(log::NAME),
@@ -115,7 +124,7 @@ impl Report {
             folder: options.output_dir.clone(),
             steps: StepLog::new(&options.output_dir, options.log_every),
             board: None,
-            profile: (options.profile && speaks).then_some(0),
+            profile: (options.profile && speaks).then_some((0, 0)),
             epochs: options.epochs,
             current: None,
             line: String::new(),
@@ -182,7 +191,7 @@ impl Report {
             self.board = Some(Board::open(&self.folder.join(BOARD), first_step)?);
         }
         if self.profile.is_some() {
-            self.profile = Some(progress.step);
+            self.profile = Some((progress.step, reads()));
             profile::start();
         }
         Ok(())
@@ -222,11 +231,18 @@ impl Report {
             return Ok(());
         }
         self.draw_curves()?;
-        if let Some(first) = self.profile {
-            let profile = profile::finish(progress.step - first);
+        if let Some((first, reads_before)) = self.profile {
+            let steps = progress.step - first;
+            let profile = profile::finish(steps);
             let trace = self.folder.join("trace.json");
             profile.write_chrome_trace(&trace)?;
             self.say(&profile.breakdown());
+            if globals::strategy()?
+                .run_on_first(|replica| Ok(!is_cpu(&[replica.device().clone().inner()])))?
+            {
+                let reads = reads() - reads_before;
+                self.say(&format!("{reads} reads from GPUs in {steps} steps, each of which waits for all work queued"));
+            }
             self.say(&format!(
                 "a trace for ui.perfetto.dev is in {}",
                 trace.display()
@@ -328,6 +344,7 @@ impl Report {
         if split == Split::Train {
             self.steps.begin_epoch(Instant::now());
         }
+        terminal::show_bar(Some(bar.clone()));
         self.current = Some(Current {
             split,
             epoch,
@@ -337,8 +354,19 @@ impl Report {
         });
     }
 
-    /// Advances the progress bar by one step and shows its losses.
+    /// Advances the progress bar by one step, and shows its losses unless they are still to be read from a
+    /// GPU.
     pub fn step(&mut self, losses: &Losses) {
+        if !losses.is_unread() {
+            self.show(losses);
+        }
+        if let Some(current) = &self.current {
+            current.bar.inc(1);
+        }
+    }
+
+    /// Shows losses in the progress bar.
+    fn show(&self, losses: &Losses) {
         if let Some(current) = &self.current {
             let losses = losses
                 .iter()
@@ -346,7 +374,6 @@ impl Report {
             current
                 .bar
                 .set_message(losses.collect::<Vec<_>>().join("  "));
-            current.bar.inc(1);
         }
     }
 
@@ -359,7 +386,7 @@ impl Report {
         let Some(mut current) = self.current.take() else {
             return Ok(());
         };
-        current.bar.finish_and_clear();
+        current.clear_bar();
         if current.split == Split::Train {
             self.steps.end_epoch(Instant::now());
         }
@@ -394,17 +421,14 @@ impl Report {
     /// Ends a split that was interrupted, without reporting metrics.
     pub fn abandon(&mut self) {
         if let Some(current) = self.current.take() {
-            current.bar.finish_and_clear();
+            current.clear_bar();
         }
     }
 
     /// Prints a line on the terminal, on the chief only.
     pub fn say(&self, text: &str) {
-        match &self.current {
-            _ if !self.speaks => {}
-            // A line in the middle of a progress bar would leave half of it behind.
-            Some(current) => current.bar.suspend(|| terminal::print(text)),
-            None => terminal::print(text),
+        if self.speaks {
+            terminal::print(text);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{
     io::{self, BufWriter, Write},
     path::Path,
+    slice,
 };
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,7 @@ use super::{stdout::stdout, whole_file};
 use crate::{
     checkpoint::Checkpoints,
     data::Collate,
+    kernels,
     options::{Format, Infer, Options},
     replica::visible_devices,
     task::Task,
@@ -38,11 +40,15 @@ pub fn infer<T: Task, P: Serialize>(
     read: impl Fn(&Path) -> Result<Vec<T::Example>>,
     predict: impl Fn(&T::Model, T::Batch) -> Result<Vec<P>>,
 ) -> Result<()> {
+    kernels::keep(options)?;
     let device = visible_devices().remove(0);
+    kernels::await_first_step(slice::from_ref(&device), true)?;
     let checkpoint = Checkpoints::new::<T>(options).find(&infer.checkpoint)?;
     let model = checkpoint.load_model(model(&device))?.valid();
     predict_files(infer, BATCH, read, |examples| {
-        predict(&model, T::Batch::collate(examples.to_vec(), &device)?)
+        let predictions = predict(&model, T::Batch::collate(examples.to_vec(), &device)?);
+        kernels::note_first_step();
+        predictions
     })
 }
 

@@ -89,31 +89,26 @@ impl StepLog {
         since.map_or(Duration::ZERO, |since| now - since)
     }
 
-    /// Counts an update; if a line is due, returns the examples per second since the last line.
-    fn count(
-        &mut self,
-        step: usize,
-        examples: usize,
-        losses: &Losses,
-        now: Instant,
-    ) -> Option<f64> {
+    /// Counts an update; returns whether a line is due.
+    fn count(&mut self, step: usize, examples: usize, losses: &Losses, now: Instant) -> bool {
         self.examples += examples;
         if !losses.is_empty() {
             self.losses.clone_from(losses);
         }
-        let is_due = match self.every {
+        match self.every {
             Some(steps) => step.is_multiple_of(steps),
             None => now - self.last_line >= INTERVAL,
-        };
-        if !is_due {
-            return None;
         }
+    }
+
+    /// The examples per second since the last line, for a line at `now`.
+    fn rate(&mut self, now: Instant) -> f64 {
         let seconds = (self.training + self.take_running(now)).as_secs_f64();
         let rate = self.examples as f64 / seconds;
         self.last_line = now;
         self.examples = 0;
         self.training = Duration::ZERO;
-        Some(rate)
+        rate
     }
 
     fn append(&mut self, line: &Line) -> Result<()> {
@@ -192,24 +187,26 @@ impl Line {
 
 impl Report {
     /// Counts an update on `examples` examples, over all replicas, and logs it if a line is due by
-    /// `--log-every` or the clock. With a parameter server, the losses are the latest known ones, and
-    /// learning rate and gradient norm are those of the server's last update.
+    /// `--log-every` or the clock; returns whether it was. Only then are losses and norms read from a GPU.
+    /// With a parameter server, the losses are the latest known ones, and learning rate and gradient norm are
+    /// those of the server's last update.
     ///
     /// # Errors
     /// A file cannot be written, or the update failed.
-    pub fn update(&mut self, progress: Progress, examples: usize, losses: &Losses) -> Result<()> {
-        if !self.speaks {
-            return Ok(());
+    pub fn update(&mut self, progress: Progress, examples: usize, losses: &Losses) -> Result<bool> {
+        let step = progress.step;
+        if !self.speaks || !self.steps.count(step, examples, losses, Instant::now()) {
+            return Ok(false);
         }
-        let (step, now) = (progress.step, Instant::now());
-        let Some(examples_per_second) = self.steps.count(step, examples, losses, now) else {
-            return Ok(());
-        };
+        let losses = self.steps.losses.clone();
+        let update = globals::strategy()?.last_update(&losses)?;
+        self.show(&losses);
         let line = Line {
             progress,
-            losses: self.steps.losses.clone(),
-            update: globals::strategy()?.last_update()?,
-            examples_per_second,
+            losses,
+            update,
+            // After the read, which waits for the updates queued on a GPU.
+            examples_per_second: self.steps.rate(Instant::now()),
             memory: resident_memory(),
         };
         self.steps.append(&line)?;
@@ -221,7 +218,7 @@ impl Report {
             let place = self.place(Split::Train, progress.epoch);
             self.say(&format!("epoch {place}  {}", line.text(self.steps.total)));
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -274,7 +271,7 @@ mod tests {
     fn a_line_is_due_every_so_many_updates() {
         let mut log = StepLog::new(Path::new(""), Some(3));
         let now = Instant::now();
-        let due = |step: &usize| log.count(*step, 8, &losses(1.0), now).is_some();
+        let due = |step: &usize| log.count(*step, 8, &losses(1.0), now);
         assert_eq!((1..=7).filter(due).collect::<Vec<_>>(), [3, 6]);
     }
 
@@ -284,7 +281,11 @@ mod tests {
         let start = log.last_line;
         let due = |seconds: &u64| {
             let now = start + Duration::from_secs(*seconds);
-            log.count(*seconds as usize, 8, &losses(1.0), now).is_some()
+            let is_due = log.count(*seconds as usize, 8, &losses(1.0), now);
+            if is_due {
+                log.rate(now);
+            }
+            is_due
         };
         assert_eq!((1..=14).filter(due).collect::<Vec<_>>(), [5, 10]);
     }
@@ -295,12 +296,17 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         log.begin_epoch(start);
-        assert_eq!(log.count(3, 10, &losses(1.0), at(1)), None);
-        assert_eq!(log.count(4, 10, &losses(1.0), at(2)), Some(10.0));
-        assert_eq!(log.count(5, 30, &losses(1.0), at(3)), None);
+        let mut rate = |step, examples, now| {
+            log.count(step, examples, &losses(1.0), now)
+                .then(|| log.rate(now))
+        };
+        assert_eq!(rate(3, 10, at(1)), None);
+        assert_eq!(rate(4, 10, at(2)), Some(10.0));
+        assert_eq!(rate(5, 30, at(3)), None);
         log.end_epoch(at(3));
         log.begin_epoch(at(8));
-        assert_eq!(log.count(8, 60, &losses(1.0), at(10)), Some(30.0));
+        assert!(log.count(8, 60, &losses(1.0), at(10)));
+        assert_eq!(log.rate(at(10)), 30.0);
     }
 
     #[test]

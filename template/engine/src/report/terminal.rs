@@ -4,15 +4,36 @@
 use std::{
     fmt::Display,
     io::{self, Write},
-    sync::Once,
+    sync::{Mutex, Once, PoisonError},
 };
+
+use indicatif::ProgressBar;
 
 static LOST: Once = Once::new();
 
+/// The visible progress bar.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Notes which progress bar is visible, for lines that are written meanwhile.
+pub fn show_bar(bar: Option<ProgressBar>) {
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Calls `write` without the progress bar, half of which would stay behind above a line.
+fn without_bar<T>(write: impl FnOnce() -> T) -> T {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
 /// Writes a line to the standard output. Warns on the standard error at the first failure.
 pub fn print(line: impl Display) {
-    let mut stdout = io::stdout().lock();
-    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    let written = without_bar(|| {
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush())
+    });
     if let Err(error) = written {
         LOST.call_once(|| {
             warn(format_args!(
@@ -27,5 +48,5 @@ pub fn print(line: impl Display) {
 pub fn warn(line: impl Display) {
     // One write: the standard error is unbuffered, and `mpirun` would mix parts of lines of several
     // processes. A failure cannot be reported anywhere.
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = without_bar(|| io::stderr().write_all(format!("{line}\n").as_bytes()));
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions};
 use compare::shown;
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "gpu", feature = "remote"))]
 pub(crate) use options::package;
 
 pub use options::{OptionRecord, Options, Package, Source, parse, settings_of_job};

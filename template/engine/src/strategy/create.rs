@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     comm::check_replicas,
+    kernels,
     launch::connect_servers,
     options::{Options, StrategyKind},
     replica::{chosen_devices, visible_devices},
@@ -31,6 +32,12 @@ pub fn create_strategy<T: Task>(
     create_devices: impl FnOnce(&Options, &dyn Workers) -> Result<Vec<Device>>,
 ) -> Result<Arc<dyn Strategy>> {
     ensure_options_fit(options)?;
+    kernels::keep(options)?;
+    let create_devices = |options: &Options, workers: &dyn Workers| {
+        let devices = create_devices(options, workers)?;
+        kernels::await_first_step(&devices, workers.is_chief())?;
+        anyhow::Ok(devices)
+    };
     if options.check_replicas {
         check_replicas();
     }

@@ -203,10 +203,13 @@ impl dyn Strategy {
     /// # Errors
     /// Another process failed.
     pub fn reduce(&self, op: ReduceOp, per_replica: PerReplica<Losses>) -> Result<Losses> {
+        if self.workers().count() > 1 {
+            per_replica.iter().try_for_each(Losses::read)?;
+        }
         // Gathered, as a worker without examples does not know the names.
         let mut losses = Losses::sum(self.gather("the losses of all replicas", per_replica)?);
         if op == ReduceOp::Mean {
-            losses.divide(self.num_replicas() as f64);
+            losses.divide(self.num_replicas() as f64)?;
         }
         Ok(losses)
     }
@@ -266,14 +269,24 @@ impl dyn Strategy {
     }
 
     /// The last update of the first replica, or of the parameter server if it is in this process. Does not
-    /// wait for scheduled batches.
+    /// wait for scheduled batches. Reads `losses`, in the same read of a GPU as the norms of its updates.
     ///
     /// # Errors
-    /// The update failed.
-    pub fn last_update(&self) -> Result<LastUpdate> {
+    /// The update failed, or one since the last call had gradients that are not finite.
+    pub fn last_update(&self, losses: &Losses) -> Result<LastUpdate> {
         match self.asynchronous() {
-            Some(asynchronous) if asynchronous.is_running() => asynchronous.last_update(),
-            _ => self.replicas().run_on_first(|_| globals::last_update()),
+            Some(asynchronous) if asynchronous.is_running() => {
+                losses.read()?;
+                asynchronous.last_update()
+            }
+            _ => {
+                let unread = losses.unread();
+                let (update, values) = self
+                    .replicas()
+                    .run_on_first(|_| globals::last_update(unread))?;
+                losses.note_read(&values);
+                Ok(update)
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use crate::{
     checkpoint::interrupt,
     data::{DistributedDataset, Epoch},
     globals::{self, Split},
+    kernels,
     loss::Losses,
     report::Report,
     task::Task,
@@ -67,6 +68,7 @@ impl<'a, T: Task> Evaluation<'a, T> {
         step: impl FnOnce(Inputs<T::Example>) -> Result<Losses>,
     ) -> Result<bool> {
         let losses = step(inputs)?;
+        kernels::end_first_step(&losses)?;
         self.report.step(&losses);
         let is_stopped = interrupt::agreed(None)?.is_some();
         if is_stopped {

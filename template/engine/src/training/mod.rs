@@ -16,9 +16,10 @@ use crate::{
     },
     data::{BatchInfo, Datasets, DistributedDataset, Epoch, Shard},
     globals::{self, Split, erased},
+    kernels,
     loss::Losses,
     options::Options,
-    replica::PerReplica,
+    replica::{PerReplica, updates_between_reads},
     report::Report,
     run_record::RunRecord,
     task::Task,
@@ -56,6 +57,8 @@ pub struct Training<'a, T: Task> {
     state: State,
     /// Losses of the batches of the current update.
     losses: Vec<Losses>,
+    /// Updates since losses were last read from a GPU.
+    unread: usize,
     progress: Progress,
     /// Step of the last checkpoint.
     saved: Option<usize>,
@@ -124,6 +127,7 @@ impl<'a, T: Task> Training<'a, T> {
             callbacks,
             state: State::Running,
             losses: Vec::new(),
+            unread: 0,
             progress,
             // A resumed training starts from a checkpoint.
             saved: (progress.step > 0).then_some(progress.step),
@@ -220,6 +224,7 @@ impl<'a, T: Task> Training<'a, T> {
     }
 
     fn after_batch(&mut self, batch: BatchInfo, losses: Losses) -> Result<bool> {
+        kernels::end_first_step(&losses)?;
         self.report.step(&losses);
         self.losses.push(losses);
         if !batch.completes_update {
@@ -227,8 +232,7 @@ impl<'a, T: Task> Training<'a, T> {
         }
         self.progress.step += 1;
         let losses = Losses::sum(mem::take(&mut self.losses));
-        self.report
-            .update(self.progress, batch.examples_in_update, &losses)?;
+        self.report_update(batch.examples_in_update, &losses)?;
         let context = CallbackContext::after_step(self.progress, losses);
         self.callbacks.after_step(context, self.report)?;
         // Check once: a signal between two checks would stop training without a checkpoint. All workers
@@ -238,6 +242,19 @@ impl<'a, T: Task> Training<'a, T> {
             self.save(IndexMap::new())?;
         }
         stop.map_or(Ok(true), |stop| self.stop(stop))
+    }
+
+    /// Reports an update. Without a report, reads losses and norms at times, so that they are checked and not
+    /// too much work is queued on a GPU.
+    fn report_update(&mut self, examples: usize, losses: &Losses) -> Result<()> {
+        self.unread += 1;
+        if self.report.update(self.progress, examples, losses)? {
+            self.unread = 0;
+        } else if self.unread > updates_between_reads() && losses.is_unread() {
+            globals::strategy()?.last_update(losses)?;
+            self.unread = 0;
+        }
+        Ok(())
     }
 
     /// Saves a checkpoint if due, runs `validate`, and saves the results. `validate` returns the metrics by

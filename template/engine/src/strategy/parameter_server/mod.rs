@@ -487,6 +487,7 @@ mod tests {
     use crate::{
         data::Shard,
         globals,
+        loss::Losses,
         replica::{PerReplica, replica_context},
         test_task::{self, Line, datasets, set_up, train_step},
         training::{apply_gradients, train_shard},
@@ -520,7 +521,7 @@ mod tests {
             let step = |shard| apply_gradients::<Line>(train_shard::<Line>(shard, train_step)?.1);
             let (strategy, outputs) = epoch("4", step).unwrap();
             assert!(outputs.len() < 10, "some are still computed");
-            let running = strategy.last_update().unwrap();
+            let running = strategy.last_update(&Losses::new()).unwrap();
             assert!(strategy.asynchronous().unwrap().is_running());
             assert!(running.gradient_norm.is_some_and(|norm| norm > 0.0));
             assert!(running.learning_rates.iter().any(|(_, rate)| *rate > 0.0));

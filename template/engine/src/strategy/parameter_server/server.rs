@@ -116,10 +116,12 @@ impl Server {
     /// # Errors
     /// An update failed.
     pub fn last_update(&self) -> Result<LastUpdate> {
-        let update = self.thread.run_on_first(|_| globals::last_update());
+        let update = self
+            .thread
+            .run_on_first(|_| globals::last_update(Vec::new()));
         match &self.lock().failure {
             Some(failure) => bail!("{failure}"),
-            None => update,
+            None => Ok(update?.0),
         }
     }
 

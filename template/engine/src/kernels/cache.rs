@@ -1,0 +1,356 @@
+//! The folder in which kernels are kept, and bundles of them.
+
+use std::{
+    fmt, fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Once, OnceLock},
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::{
+    cubecl::{
+        bundle::{self, EnvironmentInfo, ExportOptions, SqliteBundle},
+        config::{CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig},
+        environment::{self, Namespace},
+    },
+    tensor::{Device, DeviceIdentity},
+};
+
+use crate::{options::Options, report::terminal, run_record};
+
+/// The first segment of the namespaces of CubeCL's records of past runs, and of results of tuning.
+const RECORDS: &str = "records";
+const TUNING: &str = "autotune";
+
+/// Bytes written to see whether the folder has room, about those of the kernels of a small model.
+const PROBE: usize = 1 << 20;
+
+/// The bundle of `--kernels`.
+static BUNDLE: OnceLock<(PathBuf, SqliteBundle)> = OnceLock::new();
+
+/// Keeps kernels in `--kernel-cache`, and opens the bundle of `--kernels`. To be called before the first GPU
+/// is used, after which the folder is fixed.
+///
+/// # Errors
+/// The bundle cannot be read.
+pub fn keep(options: &Options) -> Result<()> {
+    configure(options.kernel_cache.as_deref());
+    let Some(file) = &options.kernels else {
+        return Ok(());
+    };
+    open(file)
+}
+
+fn open(file: &Path) -> Result<()> {
+    let bundle = SqliteBundle::open(file)
+        .map_err(|error| anyhow!("{error}"))
+        .with_context(|| format!("cannot read the kernels in {} (--kernels)", file.display()))?;
+    // A second call has the same options.
+    let _ = BUNDLE.set((file.to_owned(), bundle));
+    Ok(())
+}
+
+/// As [`keep`] without options, if it was not called: in contract tests and servers.
+pub fn keep_by_default() {
+    configure(None);
+}
+
+/// The settings of a `cubecl.toml` or `burn.toml` in this folder or above and of CubeCL's environment
+/// variables apply, except that compiled kernels are always kept, and in `folder`, if given.
+fn configure(folder: Option<&Path>) {
+    static CONFIGURED: Once = Once::new();
+    CONFIGURED.call_once(|| {
+        let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+        config.compilation.cache = true;
+        let place = &mut config.environment;
+        if let Some(folder) = folder {
+            place.path = CacheConfig::Directory(folder.to_owned());
+        } else if matches!(place.path, CacheConfig::Target) {
+            // In the cache folder of the user: tuning depends on the machine and not on the project.
+            place.path = CacheConfig::Global;
+            if place.name == environment::DEFAULT {
+                // Hosts of a cluster often share home folders over a network, where the locks of a database
+                // do not work: each host has its own.
+                place.name = run_record::host().unwrap_or_else(|| environment::DEFAULT.to_owned());
+            }
+        }
+        // False if a program around the engine configured CubeCL already.
+        CubeClRuntimeConfig::try_set(config);
+    });
+}
+
+/// The file in which kernels are kept; missing if its folder does not take it.
+pub fn file() -> PathBuf {
+    environment::path()
+}
+
+/// Warns if the folder does not take kernels.
+pub fn check_folder() {
+    let file = file();
+    let folder = file.parent().unwrap_or(&file);
+    if let Err(error) = probe(folder) {
+        terminal::warn(format_args!(
+            "warning: new kernels cannot be kept in {} ({error}), and are compiled at each start: make room \
+             there, or choose another folder with --kernel-cache",
+            folder.display()
+        ));
+    }
+}
+
+fn probe(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::tempfile_in(folder)?;
+    file.write_all(&vec![0; PROBE])?;
+    file.sync_data()
+}
+
+/// The number of kernels on disk, and of operations tuned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    pub kernels: u64,
+    pub tuned: u64,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, text: &mut fmt::Formatter) -> fmt::Result {
+        match (self.kernels, self.tuned) {
+            (kernels, 0) => write!(text, "{kernels} kernels compiled"),
+            (0, tuned) => write!(text, "{tuned} operations tuned"),
+            (kernels, tuned) => {
+                write!(text, "{kernels} kernels compiled, {tuned} operations tuned")
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// Those for `device`.
+    pub fn of(device: &DeviceIdentity) -> Self {
+        let mut kept = Kept::default();
+        for summary in environment::namespaces() {
+            if has_kernels_of(&summary.namespace, device) {
+                kept.kernels += summary.entries;
+            } else if summary.namespace.split('/').next() == Some(TUNING) {
+                kept.tuned += summary.entries;
+            }
+        }
+        kept
+    }
+}
+
+/// Whether `namespace` has kernels for `device` and this version of CubeCL, as `cuda/0.11.3/ptx_sm_90` has.
+/// One such as `cuda-second-line` has the same kernels by other keys.
+fn has_kernels_of(namespace: &str, device: &DeviceIdentity) -> bool {
+    let name = Namespace::scoped("", &device.fingerprint);
+    namespace
+        .strip_suffix(name.as_str())
+        .is_some_and(|backend| !backend.ends_with("-second-line"))
+}
+
+/// Adds the kernels of the bundle of `--kernels` to those on disk, and returns its file. Warns, and adds none,
+/// if it is for other devices than `device` or another version of CubeCL: tuning is not kept apart by device.
+///
+/// # Errors
+/// The kernels do not fit on the disk.
+pub fn import_for(device: &DeviceIdentity) -> Result<Option<&'static Path>> {
+    let Some((path, bundle)) = BUNDLE.get() else {
+        return Ok(None);
+    };
+    let manifest = bundle.manifest();
+    let made_on = manifest.environments.iter().flat_map(|one| &one.devices);
+    let made_on: Vec<&str> = made_on.map(String::as_str).collect();
+    let name = name(device);
+    if !made_on.contains(&name.as_str()) || manifest.cubecl_version != version() {
+        terminal::warn(format_args!(
+            "warning: {} (--kernels) is not used, and kernels are compiled here: it is for {} and CubeCL {}, \
+             and this is {name} and CubeCL {}",
+            path.display(),
+            made_on.join(", "),
+            manifest.cubecl_version,
+            version()
+        ));
+        return Ok(None);
+    }
+    let report = bundle::import(bundle);
+    ensure!(
+        report.failed == 0,
+        "the kernels in {} (--kernels) do not fit in {}: make room there, or choose another folder with \
+         --kernel-cache",
+        path.display(),
+        file().display()
+    );
+    Ok(Some(path))
+}
+
+/// The name of a device in a bundle, with what its kernels are compiled for.
+fn name(device: &DeviceIdentity) -> String {
+    format!("{} ({})", device.name, device.fingerprint)
+}
+
+/// The version of CubeCL, which is part of each namespace, as in `cuda/0.11.3/ptx_sm_90`.
+fn version() -> String {
+    let namespace = Namespace::new("");
+    let mut parts = namespace.as_str().split('/');
+    parts.nth(1).unwrap_or_default().to_owned()
+}
+
+/// Writes the kernels on disk and the results of tuning to a bundle, for machines with GPUs like `devices`.
+/// Returns what it holds for the first of them.
+///
+/// # Errors
+/// None were kept, or the file cannot be written, or exists and is no bundle.
+pub fn export(file: &Path, devices: &[Device]) -> Result<Kept> {
+    let identities: Vec<_> = devices.iter().filter_map(Device::identity).collect();
+    let device = identities
+        .first()
+        .context("`compile` is for GPUs, and the devices of this training are none")?;
+    let kept = Kept::of(device);
+    ensure!(
+        kept != Kept::default() && self::file().is_file(),
+        "no kernel could be kept in {}: choose another folder with --kernel-cache",
+        self::file().display()
+    );
+    let mut names: Vec<_> = identities.iter().map(name).collect();
+    names.dedup();
+    let options = ExportOptions {
+        name: format!(
+            "{} {}",
+            run_record::package().name,
+            run_record::package().version
+        ),
+        environments: vec![EnvironmentInfo {
+            devices: names,
+            ..EnvironmentInfo::default()
+        }],
+        excluded_namespaces: vec![RECORDS.to_owned()],
+        ..ExportOptions::default()
+    };
+    bundle::export(&[self::file()], file, &options)
+        .map_err(|error| anyhow!("{error}"))
+        .with_context(|| format!("cannot write the kernels to {}", file.display()))?;
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::replica::{is_cpu, visible_devices};
+
+    #[test]
+    fn kernels_are_known_by_version_and_device() {
+        let device = DeviceIdentity {
+            fingerprint: "ptx_sm_90".to_owned(),
+            ..DeviceIdentity::default()
+        };
+        let of = |backend, fingerprint| {
+            let namespace = Namespace::scoped(backend, fingerprint);
+            has_kernels_of(namespace.as_str(), &device)
+        };
+        assert!(of("cuda", "ptx_sm_90"));
+        assert!(!of("cuda-second-line", "ptx_sm_90"));
+        assert!(!of("cuda", "ptx_sm_80"));
+        assert!(!has_kernels_of("cuda/0.0.1/ptx_sm_90", &device));
+    }
+
+    /// Where the child process of a test keeps kernels, and the bundles that it reads and writes.
+    const FOLDER: &str = "KERNELS_FOLDER";
+    const READ: &str = "KERNELS_READ";
+    const WRITTEN: &str = "KERNELS_WRITTEN";
+
+    /// Runs kernels in a new process, as their folder is fixed in this one, and returns what the process
+    /// added to those in `folder`.
+    fn added_by_a_process(folder: &Path, read: Option<&Path>, written: Option<&Path>) -> String {
+        let mut process = Command::new(env::current_exe().unwrap());
+        process.args(["--exact", "kernels::cache::tests::process", "--nocapture"]);
+        process.env(FOLDER, folder);
+        read.map(|bundle| process.env(READ, bundle));
+        written.map(|bundle| process.env(WRITTEN, bundle));
+        let output = process.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        let line = text.lines().find_map(|line| line.strip_prefix("added "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    }
+
+    /// The child process; nothing as a test.
+    #[test]
+    fn process() {
+        let Some(folder) = env::var_os(FOLDER) else {
+            return;
+        };
+        configure(Some(Path::new(&folder)));
+        let device = visible_devices().remove(0);
+        let identity = device.identity().unwrap();
+        if let Some(bundle) = env::var_os(READ) {
+            open(Path::new(&bundle)).unwrap();
+            assert_eq!(import_for(&DeviceIdentity::default()).unwrap(), None);
+            assert_eq!(import_for(&identity).unwrap(), Some(Path::new(&bundle)));
+        }
+        let before = Kept::of(&identity);
+        let values = Tensor::<2>::ones([64, 64], &device).exp() * 2.0;
+        let sums: Vec<f32> = values.sum_dim(1).into_data().iter().collect();
+        assert!((sums[0] - 128.0 * 1_f32.exp()).abs() < 1e-3, "{}", sums[0]);
+        let kept = Kept::of(&identity);
+        println!(
+            "added {}, {}",
+            kept.kernels - before.kernels,
+            kept.tuned - before.tuned
+        );
+        if let Some(bundle) = env::var_os(WRITTEN) {
+            assert_eq!(export(Path::new(&bundle), &[device]).unwrap(), kept);
+        }
+    }
+
+    /// On a GPU, or one in software where it is asked for.
+    #[test]
+    fn a_second_start_and_another_machine_compile_nothing() {
+        if is_cpu(&visible_devices()) {
+            println!("skipped: no GPU");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, bundle] =
+            ["one", "other", "kernels.bundle"].map(|name| folder.path().join(name));
+        let cold = added_by_a_process(&one, None, Some(&bundle));
+        assert_ne!(cold, "0, 0");
+        // The driver compiles those of WGSL at each start.
+        let keeps_kernels = cfg!(any(feature = "cuda", feature = "rocm", feature = "vulkan"));
+        assert_eq!(!cold.starts_with("0,"), keeps_kernels, "cold: {cold}");
+        assert_eq!(added_by_a_process(&one, None, None), "0, 0", "cold: {cold}");
+        assert_eq!(
+            added_by_a_process(&other, Some(&bundle), None),
+            "0, 0",
+            "cold: {cold}"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_takes_no_kernels_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(probe(&folder.path().join("new/one")).is_ok());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(probe(&file).is_err());
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kernels.bundle");
+        let error = |file: &Path| format!("{:#}", open(file).unwrap_err());
+        assert!(
+            error(&file).contains("cannot read the kernels in"),
+            "{}",
+            error(&file)
+        );
+        fs::write(&file, "text").unwrap();
+        let refused = error(&file);
+        assert!(refused.contains("(--kernels)"), "{refused}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "text", "unchanged");
+    }
+}

@@ -1,0 +1,236 @@
+//! Gathers what `tests/gpu/run.py` needs on a machine with a GPU, in one folder that can be copied there:
+//! `cargo bench -p kiln-tests --bench gpu -- cuda FOLDER`. This machine needs no GPU. The hardware may also
+//! be `flex`, whose programs `run.py --dry-run` tries.
+//!
+//! With `--without-llvm`, on Linux, CubeCL's LLVM is not fetched: kernels are compiled by its C++ backend and
+//! NVRTC, which the machine with the GPU then has to have. `run.py` gives the programs functions of the
+//! names that they look for in LLVM at their start, and never call.
+//!
+//! Programs are built as users build them: the default project with its unit and contract tests, the networks
+//! of `tests/fixtures/speed`, and the examples `cyclegan` and `language-model`, the latter with the size of
+//! GPT-2 small.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, exit},
+};
+
+use kiln_tests::{
+    NAME,
+    rendered::{Project, text},
+    repository, shared_target,
+    throughput::{fill_in, write_images},
+};
+use serde_json::{Value, json};
+
+/// Images of 28x28 for the networks of `tests/fixtures/speed`, and bytes of text for the decoder.
+const IMAGES: u32 = 7_680;
+const TEXT: usize = 1 << 20;
+
+/// Smaller programs.
+const STRIPPED: &str = "profile.release.strip=true";
+
+/// Settings with which LLVM is neither fetched, as for documentation, nor linked.
+const WITHOUT_LLVM: [&str; 2] = [
+    "env.DOCS_RS=\"1\"",
+    "build.rustflags=[\"-C\", \"link-arg=-Wl,--unresolved-symbols=ignore-all\"]",
+];
+
+/// The library of the functions that are missing without LLVM.
+const STUBS: &str = "libstubs.so";
+
+/// The test executables of the engine and of the default project.
+const TESTS: [&str; 2] = ["unit", "contract"];
+
+fn main() {
+    let mut words: Vec<String> = env::args()
+        .skip(1)
+        .filter(|word| word != "--bench")
+        .collect();
+    let has_llvm = !words.iter().any(|word| word == "--without-llvm");
+    words.retain(|word| word != "--without-llvm");
+    let [hardware, folder] = &words[..] else {
+        eprintln!("usage: cargo bench -p kiln-tests --bench gpu -- cuda FOLDER [--without-llvm]");
+        exit(2);
+    };
+    // Cargo runs benchmarks in the folder of their package.
+    let folder = repository().join(folder);
+    fs::create_dir_all(&folder).expect("a folder");
+    programs(hardware, has_llvm, &folder);
+    if !has_llvm {
+        write_stubs(&folder);
+    }
+    for script in ["processes.py", "run.py", "table.py", "torch_peers.py"] {
+        let path = repository().join("tests/gpu").join(script);
+        fs::copy(path, folder.join(script)).expect("a script");
+    }
+    let manifest = json!({
+        "commit": answer("git", &["rev-parse", "--short", "HEAD"]),
+        "date": answer("date", &["-I"]),
+        "features": hardware,
+        "preload": (!has_llvm).then_some(STUBS),
+        "tests": TESTS,
+    });
+    fs::write(folder.join("manifest.json"), format!("{manifest:#}\n")).expect("a file");
+    println!(
+        "written: {}; `python3 run.py` there measures",
+        folder.display()
+    );
+}
+
+/// Builds all programs and tests into `folder`, with their data.
+fn programs(hardware: &str, has_llvm: bool, folder: &Path) {
+    let digits = prepared(Project::with_answers_and_engine(&[]), has_llvm);
+    program(&digits, hardware, &folder.join("digits"));
+    copy_folder(&digits.path().join("data"), &folder.join("digits/data"));
+    tests(&digits, hardware, &folder.join("digits"));
+    // One project exists at a time.
+    drop(digits);
+    for network in ["cnn", "dense"] {
+        let project = prepared(Project::with_answers_and_engine(&[]), has_llvm);
+        fill_in(&project, network);
+        program(&project, hardware, &folder.join(network));
+    }
+    write_images(&folder.join("images"), IMAGES);
+    let cyclegan = prepared(Project::example_to_edit("cyclegan"), has_llvm);
+    program(&cyclegan, hardware, &folder.join("cyclegan"));
+    drop(cyclegan);
+    let decoder = prepared(decoder(), has_llvm);
+    program(&decoder, hardware, &folder.join("decoder"));
+    write_text(&decoder, &folder.join("decoder/data"));
+}
+
+/// The project as it is built here.
+fn prepared(project: Project, has_llvm: bool) -> Project {
+    let project = project.fully_optimised().with_settings(&[STRIPPED]);
+    if has_llvm {
+        return project;
+    }
+    let manifest = project.path().join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).expect("a manifest");
+    let burn = "\nburn = {";
+    assert!(text.contains(burn), "{text}");
+    let backend = "\ncubecl-cuda = { version = \"0.11.3\", features = [\"cpp\"] }";
+    let text = text.replacen(burn, &format!("{backend}{burn}"), 1);
+    fs::write(manifest, text).expect("a manifest");
+    project.with_settings(&WITHOUT_LLVM)
+}
+
+/// The example `language-model` with 12 blocks of 768 values and 12 heads.
+///
+/// Source: A. Radford and others, Language models are unsupervised multitask learners, 2019, table 2.
+fn decoder() -> Project {
+    let project = Project::example_to_edit("language-model");
+    for (name, small, large) in [("WIDTH", 64, 768), ("HEADS", 4, 12), ("BLOCKS", 2, 12)] {
+        let line = |value| format!("pub const {name}: usize = {value};");
+        project.edit("model.rs", &line(small), &line(large));
+    }
+    project
+}
+
+/// Builds the program of a project into `folder`.
+fn program(project: &Project, hardware: &str, folder: &Path) {
+    project.cargo(&["build", "--release", "--bins", "--features", hardware]);
+    fs::create_dir_all(folder).expect("a folder");
+    let built = shared_target().join("release").join(NAME);
+    fs::copy(built, folder.join("program")).expect("a program");
+}
+
+/// Builds the unit tests of the engine and the contract tests into `folder`, as one workspace, with the
+/// features of the program.
+fn tests(project: &Project, hardware: &str, folder: &Path) {
+    let build = [
+        "test",
+        "--release",
+        "--workspace",
+        "--lib",
+        "--test",
+        "contract",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+        "--features",
+        hardware,
+    ];
+    let output = project.try_cargo(&build);
+    assert!(output.status.success(), "{}", text(&output));
+    let messages = String::from_utf8_lossy(&output.stdout);
+    for (name, target) in TESTS.iter().zip(["kiln_engine", "contract"]) {
+        let built = test_executable(&messages, target).expect("an executable");
+        fs::copy(built, folder.join(name)).expect("a test");
+    }
+}
+
+/// The executable of the tests of a target, in the messages of cargo.
+fn test_executable(messages: &str, target: &str) -> Option<PathBuf> {
+    let messages = messages.lines();
+    let values = messages.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut tests = values.filter(|message| {
+        message["profile"]["test"] == true && message["target"]["name"] == target
+    });
+    tests.find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+/// Writes [`STUBS`], for all programs of the folder.
+fn write_stubs(folder: &Path) {
+    let programs =
+        ["digits", "cnn", "dense", "cyclegan", "decoder"].map(|name| format!("{name}/program"));
+    let tests = TESTS.map(|name| format!("digits/{name}"));
+    let mut names = BTreeSet::new();
+    for program in programs.iter().chain(&tests) {
+        let path = folder.join(program);
+        let path = path.to_str().expect("a path in UTF-8");
+        let listed = answer("nm", &["-D", "--undefined-only", path]);
+        let of_program = listed
+            .lines()
+            .filter_map(|line| line.split_whitespace().last());
+        let missing =
+            of_program.filter(|name| name.starts_with("LLVM") || name.starts_with("cubecl_"));
+        names.extend(missing.map(str::to_owned));
+    }
+    assert!(
+        !names.is_empty(),
+        "nm of binutils lists no function of LLVM"
+    );
+    let mut source = "#include <stdio.h>\n#include <stdlib.h>\n".to_owned();
+    for name in names {
+        let message = format!("{name} was called, and LLVM is missing\\n");
+        source += &format!("void {name}(void) {{ fputs(\"{message}\", stderr); abort(); }}\n");
+    }
+    let [file, library] = ["stubs.c", STUBS].map(|name| folder.join(name));
+    fs::write(&file, source).expect("a source");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-shared", "-fPIC", "-w", "-o"])
+        .args([&library, &file]);
+    assert!(compiler.status().expect("a C compiler").success());
+    fs::remove_file(file).expect("a source");
+}
+
+/// The text of the example, repeated, as its validation and test need contexts of 1,024 bytes, too.
+fn write_text(project: &Project, folder: &Path) {
+    fs::create_dir_all(folder).expect("a folder");
+    let text = fs::read(project.path().join("data/text.txt")).expect("the text");
+    let long: Vec<u8> = text.iter().copied().cycle().take(TEXT).collect();
+    fs::write(folder.join("text.txt"), long).expect("a text");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("a file").path();
+        fs::copy(&path, to.join(path.file_name().expect("a file"))).expect("a file");
+    }
+}
+
+/// What a program prints; empty if it is missing.
+fn answer(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(repository())
+        .output();
+    output.map_or(String::new(), |output| {
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    })
+}

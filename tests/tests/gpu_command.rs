@@ -1,0 +1,53 @@
+//! `tests/gpu/run.py`, which measures programs on a GPU, as far as a machine without one can tell.
+
+use std::{fs, path::Path, process::Command};
+
+use kiln_tests::{
+    python,
+    rendered::text,
+    repository,
+    running::{TRAINING, output, succeeds},
+};
+
+/// The command, which without `PATH` does not find the programs of a GPU.
+fn run(python: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(python);
+    command
+        // No folder of compiled Python beside the sources.
+        .arg("-B")
+        .arg(repository().join("tests/gpu/run.py"))
+        .args(options)
+        .env("PATH", "");
+    command
+}
+
+#[test]
+fn without_a_gpu_nothing_is_measured_and_nothing_fails() {
+    let Some(python) = python::interpreter() else {
+        return;
+    };
+    let printed = succeeds(&mut run(&python, &[]), TRAINING);
+    assert!(printed.contains("no CUDA GPU here"), "{printed}");
+    let refused = output(&mut run(&python, &["--dry-run"]), TRAINING);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused).contains("manifest.json is missing"),
+        "{}",
+        text(&refused)
+    );
+}
+
+/// Among the results: a rate that is missing in a round, a start that was stopped, a program and a test that
+/// failed, and tests that were stopped.
+#[test]
+fn results_are_printed_as_a_table() {
+    let Some(python) = python::interpreter() else {
+        return;
+    };
+    let fixtures = repository().join("tests/fixtures/gpu");
+    let results = fixtures.join("results.json");
+    let options = ["--table", results.to_str().expect("a path in UTF-8")];
+    let printed = succeeds(&mut run(&python, &options), TRAINING);
+    let expected = fs::read_to_string(fixtures.join("table.md")).expect("a fixture");
+    assert_eq!(printed, expected);
+}
