@@ -2,6 +2,8 @@
 //! `cargo bench -p kiln-tests --bench gpu -- cuda FOLDER`. This machine needs no GPU. The hardware may also
 //! be `flex`, whose programs `run.py --dry-run` tries.
 //!
+//! With `--untuned`, programs are built without the feature `autotune`.
+//!
 //! With `--without-llvm`, on Linux, CubeCL's LLVM is not fetched: kernels are compiled by its C++ backend and
 //! NVRTC, which the machine with the GPU then has to have. `run.py` gives the programs functions of the
 //! names that they look for in LLVM at their start, and never call.
@@ -41,6 +43,15 @@ const WITHOUT_LLVM: [&str; 2] = [
 /// The library of the functions that are missing without LLVM.
 const STUBS: &str = "libstubs.so";
 
+/// What measures there.
+const SCRIPTS: [&str; 5] = [
+    "processes.py",
+    "records.py",
+    "run.py",
+    "table.py",
+    "torch_peers.py",
+];
+
 /// The test executables of the engine and of the default project.
 const TESTS: [&str; 2] = ["unit", "contract"];
 
@@ -50,19 +61,26 @@ fn main() {
         .filter(|word| word != "--bench")
         .collect();
     let has_llvm = !words.iter().any(|word| word == "--without-llvm");
-    words.retain(|word| word != "--without-llvm");
+    let is_tuned = !words.iter().any(|word| word == "--untuned");
+    words.retain(|word| word != "--without-llvm" && word != "--untuned");
     let [hardware, folder] = &words[..] else {
-        eprintln!("usage: cargo bench -p kiln-tests --bench gpu -- cuda FOLDER [--without-llvm]");
+        eprintln!(
+            "usage: cargo bench -p kiln-tests --bench gpu -- cuda FOLDER [--without-llvm] [--untuned]"
+        );
         exit(2);
     };
     // Cargo runs benchmarks in the folder of their package.
     let folder = repository().join(folder);
     fs::create_dir_all(&folder).expect("a folder");
-    programs(hardware, has_llvm, &folder);
+    let features = match is_tuned {
+        true => format!("{hardware},autotune"),
+        false => hardware.clone(),
+    };
+    programs(&features, has_llvm, &folder);
     if !has_llvm {
         write_stubs(&folder);
     }
-    for script in ["processes.py", "run.py", "table.py", "torch_peers.py"] {
+    for script in SCRIPTS {
         let path = repository().join("tests/gpu").join(script);
         fs::copy(path, folder.join(script)).expect("a script");
     }
@@ -70,6 +88,7 @@ fn main() {
         "commit": answer("git", &["rev-parse", "--short", "HEAD"]),
         "date": answer("date", &["-I"]),
         "features": hardware,
+        "tuned": is_tuned,
         "preload": (!has_llvm).then_some(STUBS),
         "tests": TESTS,
     });
@@ -81,24 +100,24 @@ fn main() {
 }
 
 /// Builds all programs and tests into `folder`, with their data.
-fn programs(hardware: &str, has_llvm: bool, folder: &Path) {
+fn programs(features: &str, has_llvm: bool, folder: &Path) {
     let digits = prepared(Project::with_answers_and_engine(&[]), has_llvm);
-    program(&digits, hardware, &folder.join("digits"));
+    program(&digits, features, &folder.join("digits"));
     copy_folder(&digits.path().join("data"), &folder.join("digits/data"));
-    tests(&digits, hardware, &folder.join("digits"));
+    tests(&digits, features, &folder.join("digits"));
     // One project exists at a time.
     drop(digits);
     for network in ["cnn", "dense"] {
         let project = prepared(Project::with_answers_and_engine(&[]), has_llvm);
         fill_in(&project, network);
-        program(&project, hardware, &folder.join(network));
+        program(&project, features, &folder.join(network));
     }
     write_images(&folder.join("images"), IMAGES);
     let cyclegan = prepared(Project::example_to_edit("cyclegan"), has_llvm);
-    program(&cyclegan, hardware, &folder.join("cyclegan"));
+    program(&cyclegan, features, &folder.join("cyclegan"));
     drop(cyclegan);
     let decoder = prepared(decoder(), has_llvm);
-    program(&decoder, hardware, &folder.join("decoder"));
+    program(&decoder, features, &folder.join("decoder"));
     write_text(&decoder, &folder.join("decoder/data"));
 }
 
@@ -131,8 +150,8 @@ fn decoder() -> Project {
 }
 
 /// Builds the program of a project into `folder`.
-fn program(project: &Project, hardware: &str, folder: &Path) {
-    project.cargo(&["build", "--release", "--bins", "--features", hardware]);
+fn program(project: &Project, features: &str, folder: &Path) {
+    project.cargo(&["build", "--release", "--bins", "--features", features]);
     fs::create_dir_all(folder).expect("a folder");
     let built = shared_target().join("release").join(NAME);
     fs::copy(built, folder.join("program")).expect("a program");
@@ -140,7 +159,7 @@ fn program(project: &Project, hardware: &str, folder: &Path) {
 
 /// Builds the unit tests of the engine and the contract tests into `folder`, as one workspace, with the
 /// features of the program.
-fn tests(project: &Project, hardware: &str, folder: &Path) {
+fn tests(project: &Project, features: &str, folder: &Path) {
     let build = [
         "test",
         "--release",
@@ -151,7 +170,7 @@ fn tests(project: &Project, hardware: &str, folder: &Path) {
         "--no-run",
         "--message-format=json-render-diagnostics",
         "--features",
-        hardware,
+        features,
     ];
     let output = project.try_cargo(&build);
     assert!(output.status.success(), "{}", text(&output));

@@ -27,6 +27,7 @@ import tempfile
 import time
 from typing import List, NamedTuple
 
+import records
 from processes import Budget, Memory, Peer, Program, ask
 from table import table
 
@@ -211,6 +212,7 @@ class Bench:
         result["first"] = kiln.start("first start", self.amounts.first, first)
         result["later"] = kiln.start("later start", self.amounts.later, first + LATER_START * (deadline - now))
         result["kernels"], result["parameters"] = kiln.kernels, kiln.parameters
+        result["records"] = records.summary(kiln.kept())
         peer = Torch(self, work, kiln.batch, deadline) if has_peer else None
         try:
             if peer:
@@ -315,8 +317,12 @@ class Kiln:
         self.runs = pathlib.Path(tempfile.mkdtemp(dir=self.bench.scratch))
         options = [*options, "--output-dir", self.runs]
         if self.bench.manifest["features"] != "flex":
-            options += ["--kernel-cache", pathlib.Path(variables["XDG_CACHE_HOME"]) / "kernels"]
+            options += ["--kernel-cache", self.kept()]
         return Program([folder / "program", *options], self.bench.log(name), folder, variables)
+
+    def kept(self):
+        """The folder of its kernels."""
+        return pathlib.Path(self.bench.variables(self.work.name)["XDG_CACHE_HOME"]) / "kernels"
 
     def run(self, run, log_every, is_done, deadline):
         """Trains until `is_done(lines of the log, program)`, or the deadline; false if the program failed."""

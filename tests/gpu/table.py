@@ -46,7 +46,8 @@ def heading(results):
         if gpu and gpu.get(key):
             facts.append(f"{name} {gpu[key]}")
     facts.append(f"{machine['cores']} CPU cores")
-    facts.append(f"Kiln {kiln['commit']} with {kiln['features']}")
+    tuned = "" if kiln.get("tuned", True) else ", not tuned"
+    facts.append(f"Kiln {kiln['commit']} with {kiln['features']}{tuned}")
     facts.append(f"PyTorch {torch['version']}" if torch else "no PyTorch")
     facts.append(results["date"])
     dry = "Dry run, not a measurement. " if results["is_dry"] else ""
@@ -105,6 +106,8 @@ def remarks(results):
     for work in results["work"]:
         if work.get("kernels"):
             yield f"{work['work']}: {work['kernels']} at the first start"
+        if work.get("records"):
+            yield f"{work['work']}: {work['records']}"
         for start, name in [(work["first"], "first"), (work["later"], "later")]:
             if start["reached"]:
                 waited = f"{shown(start['waited'])} s: {start['reached']}"

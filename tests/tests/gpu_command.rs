@@ -11,11 +11,15 @@ use kiln_tests::{
 
 /// The command, which without `PATH` does not find the programs of a GPU.
 fn run(python: &Path, options: &[&str]) -> Command {
+    script(python, "run.py", options)
+}
+
+fn script(python: &Path, name: &str, options: &[&str]) -> Command {
     let mut command = Command::new(python);
     command
         // No folder of compiled Python beside the sources.
         .arg("-B")
-        .arg(repository().join("tests/gpu/run.py"))
+        .arg(repository().join("tests/gpu").join(name))
         .args(options)
         .env("PATH", "");
     command
@@ -50,4 +54,29 @@ fn results_are_printed_as_a_table() {
     let printed = succeeds(&mut run(&python, &options), TRAINING);
     let expected = fs::read_to_string(fixtures.join("table.md")).expect("a fixture");
     assert_eq!(printed, expected);
+}
+
+/// Among the records, from an H100: a kernel that was loaded, and an operation whose result was not kept.
+#[test]
+fn records_tell_what_a_start_compiled_and_tuned() {
+    let Some(python) = python::interpreter() else {
+        return;
+    };
+    let fixtures = repository().join("tests/fixtures/gpu");
+    let folder = fixtures.to_str().expect("a path in UTF-8");
+    let printed = succeeds(&mut script(&python, "records.py", &[folder]), TRAINING);
+    let first = printed.lines().next().unwrap_or_default();
+    assert_eq!(
+        first,
+        "4 kernels compiled in 219.5 s, the longest in 146.9 s; 1 operations tuned in 9.5 s, the longest in 9.5 s"
+    );
+    let longest = printed.lines().nth(1).unwrap_or_default();
+    assert!(
+        longest.starts_with("  146.86 s  kernels  cubek_matmul::"),
+        "{longest}"
+    );
+    let missing = script(&python, "records.py", &["missing"])
+        .output()
+        .expect("Python");
+    assert_eq!(text(&missing).trim(), "no records in missing");
 }

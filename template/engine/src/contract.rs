@@ -6,7 +6,10 @@
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Tensor;
 
-use crate::picture::{Picture, Sample};
+use crate::{
+    picture::{Picture, Sample},
+    replica::read_data,
+};
 
 /// A correlation from which on two planes are taken for the same content.
 const SAME: f64 = 0.9;
@@ -185,7 +188,7 @@ pub fn ensure_image_shows_picture(image: Tensor<3>, picture: &Picture) -> Result
     if (height, width) != (picture.height, picture.width) {
         return Ok(false);
     }
-    let values: Vec<f32> = image.into_data().iter::<f32>().collect();
+    let values: Vec<f32> = read_data(image)?.iter::<f32>().collect();
     let mut compared = false;
     for (number, shown) in picture.values.chunks(height * width).enumerate() {
         let planes = values.chunks(height * width);

@@ -24,6 +24,8 @@
 //! | [`contract`] | helpers of contract tests |
 
 #![warn(missing_docs)]
+// Tests read as they like: see `clippy.toml`.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod bytes;
 pub mod checkpoint;

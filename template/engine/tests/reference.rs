@@ -13,6 +13,7 @@ use kiln_engine::{
         sparse_top_k_categorical_accuracy,
     },
     optim::{AdamConfig, NadamConfig},
+    replica::read_data,
 };
 use serde_json::Value;
 
@@ -233,7 +234,7 @@ fn check_optimizer(init: impl Fn() -> ModuleOptimizer, part: &str, after: &str) 
         optimizer = init().load_record(optimizer.to_record());
         let learning_rate = expected["learning_rate"].as_f64().unwrap();
         model = optimizer.step(learning_rate, model, gradients);
-        let values = model.values.val().into_data();
+        let values = read_data(model.values.val()).unwrap();
         for (value, expected) in values.iter::<f64>().zip(floats(after)) {
             let difference = (value - f64::from(expected)).abs();
             assert!(difference < 1e-6, "{value} and {expected}");

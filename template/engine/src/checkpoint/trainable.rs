@@ -13,6 +13,7 @@ use crate::{
     bytes::{to_bytes, to_values},
     model::{load_running_statistics, named_parameters, running_statistics},
     optim::ScheduledOptimizer,
+    replica::read_data,
     task::TrainState,
 };
 
@@ -35,7 +36,8 @@ pub fn fingerprint(model: &impl Module) -> String {
 
     impl ModuleVisitor for Values {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend_from_slice(param.val().into_data().as_bytes());
+            let values = read_data(param.val()).expect("a device that gives the parameters");
+            self.0.extend_from_slice(values.as_bytes());
         }
     }
 

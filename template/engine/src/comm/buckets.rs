@@ -8,7 +8,10 @@ use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use rayon::prelude::*;
 
 use super::{PIECE, collective::Collective, cross_device_ops::add, on_all_threads};
-use crate::{replica::read_all, vectors::vectorized};
+use crate::{
+    replica::{read_all, read_data},
+    vectors::vectorized,
+};
 
 /// Capacity of a bucket of small parameters, in values; a parameter of at least this size has its own
 /// bucket, which is the memory of its tensor.
@@ -145,7 +148,8 @@ impl Buckets {
             Buckets::Host(buckets) => Cow::Borrowed(&buckets[place.bucket][place.values.clone()]),
             Buckets::OnDevices(tensors) => {
                 let values = tensors[place.bucket].clone().slice([place.values.clone()]);
-                Cow::Owned(values.into_data().iter().collect())
+                let values = read_data(values).expect("a device that gives the gradients");
+                Cow::Owned(values.iter().collect())
             }
         }
     }
@@ -237,12 +241,11 @@ impl Buckets {
             return None;
         };
         *tensors = collective.sum(place, mem::take(tensors));
-        let squares = tensors.iter().map(squares_of).collect::<Vec<_>>();
-        if squares.is_empty() {
-            return Some(Tensor::empty([0], &Device::flex()));
-        }
+        let Some(squares) = self.squares() else {
+            return Some(Tensor::empty([0], &Device::flex())); // No buckets.
+        };
         // GPUs may add up squares in different orders; the mean makes all replicas clip alike.
-        let squares = Tensor::cat(squares, 0) / collective.replicas() as f64; // [buckets]
+        let squares = squares / collective.replicas() as f64; // [buckets]
         collective.sum(place, vec![squares]).pop()
     }
 

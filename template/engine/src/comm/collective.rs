@@ -12,7 +12,7 @@ use burn::tensor::{
 };
 use clap::ValueEnum;
 
-use crate::replica::{ReplicaContext, ReplicaThreads};
+use crate::replica::{ReplicaContext, ReplicaThreads, read_data};
 
 /// The gradient all-reduce between the GPUs of a process.
 ///
@@ -104,7 +104,7 @@ pub fn ensure_connected(replicas: &ReplicaThreads) -> Result<()> {
     }
     ensure_connected_within(replicas, LIMIT).context(
         "NCCL does not sum over the GPUs of this process: check that its library is installed \
-         (libnccl.so, of NVIDIA's package libnccl2), and its log with NCCL_DEBUG=INFO. \
+         (libnccl.so, of NVIDIA's package libnccl-dev), and its log with NCCL_DEBUG=INFO. \
          `--cross-device-ops host` avoids NCCL",
     )
 }
@@ -137,9 +137,8 @@ fn sum_of_ones(replica: &ReplicaContext) -> Result<f32> {
     let ones = Tensor::ones([1], &device);
     ops.meet()?;
     let sum = collective.sum(replica.place(), vec![ones]).into_iter();
-    let sum = sum.last().context("a sum")?.try_into_data();
-    let sum = sum.context("the GPU failed")?.iter::<f32>().next();
-    sum.context("the sum is empty")
+    let sum = read_data(sum.last().context("a sum")?)?;
+    sum.iter::<f32>().next().context("the sum is empty")
 }
 
 #[cfg(test)]

@@ -85,8 +85,13 @@ pub fn file() -> PathBuf {
     environment::path()
 }
 
-/// Warns if the folder does not take kernels.
+/// Warns, once in this process, if the folder does not take kernels.
 pub fn check_folder() {
+    static CHECKED: Once = Once::new();
+    CHECKED.call_once(warn_of_folder);
+}
+
+fn warn_of_folder() {
     let file = file();
     let folder = file.parent().unwrap_or(&file);
     if let Err(error) = probe(folder) {
@@ -139,13 +144,18 @@ impl Kept {
     }
 }
 
-/// Whether `namespace` has kernels for `device` and this version of CubeCL, as `cuda/0.11.3/ptx_sm_90` has.
-/// One such as `cuda-second-line` has the same kernels by other keys.
+/// Whether `namespace` has kernels for `device` and this version of CubeCL, as `cuda/0.11.3/ptx_sm90-llvm-8.8`
+/// has, whose suffix is that of the compiler. One such as `cuda-second-line` has the same kernels by other
+/// keys.
 fn has_kernels_of(namespace: &str, device: &DeviceIdentity) -> bool {
     let name = Namespace::scoped("", &device.fingerprint);
-    namespace
-        .strip_suffix(name.as_str())
-        .is_some_and(|backend| !backend.ends_with("-second-line"))
+    let (name, mut parts) = (name.as_str(), namespace.splitn(2, '/'));
+    let (Some(backend), Some(rest)) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    let suffix = rest.strip_prefix(name.trim_start_matches('/'));
+    !backend.ends_with("-second-line")
+        && suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('-'))
 }
 
 /// Adds the kernels of the bundle of `--kernels` to those on disk, and returns its file. Warns, and adds none,
@@ -252,7 +262,9 @@ mod tests {
             has_kernels_of(namespace.as_str(), &device)
         };
         assert!(of("cuda", "ptx_sm_90"));
-        assert!(!of("cuda-second-line", "ptx_sm_90"));
+        assert!(of("cuda", "ptx_sm_90-cpp") && of("cuda", "ptx_sm_90-llvm-8.8"));
+        assert!(!of("cuda", "ptx_sm_900"));
+        assert!(!of("cuda-second-line", "ptx_sm_90-cpp"));
         assert!(!of("cuda", "ptx_sm_80"));
         assert!(!has_kernels_of("cuda/0.0.1/ptx_sm_90", &device));
     }

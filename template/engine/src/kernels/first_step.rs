@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write,
+    mem,
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
@@ -25,8 +26,15 @@ use crate::report::terminal;
 const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
+/// Time after which a user may wonder.
+const LONG: Duration = Duration::from_secs(10);
+
 /// A first step that comes sooner needs no message, unless kernels were compiled.
 const SOON: Duration = Duration::from_secs(2);
+
+/// What takes long.
+const TUNING: &str = "several kernels for each operation are compiled and timed, once on this machine; without \
+                      the feature `autotune` (Cargo.toml), training starts sooner, and steps are slower";
 
 /// Dropped at the end of the first step, which wakes the thread that writes messages.
 static AWAITED: Mutex<Option<Sender<()>>> = Mutex::new(None);
@@ -96,10 +104,13 @@ impl Messages {
     fn write_until(self, ended: &Receiver<()>) {
         let launched = Arc::new(Launched::default());
         let observation = LaunchObservation::new(Arc::clone(&launched) as Arc<dyn LaunchObserver>);
-        let mut silence = FIRST_MESSAGE;
+        let (mut silence, mut is_explained) = (FIRST_MESSAGE, !cfg!(feature = "autotune"));
         while ended.recv_timeout(silence) == Err(RecvTimeoutError::Timeout) {
             if launched.0.load(Ordering::Relaxed) {
                 terminal::warn(self.progress());
+                if self.started.elapsed() > LONG && !mem::replace(&mut is_explained, true) {
+                    terminal::warn(TUNING);
+                }
                 silence = (silence * 2).min(LONGEST_SILENCE);
             }
         }

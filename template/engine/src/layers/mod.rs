@@ -1,6 +1,7 @@
 //! Burn's layers with faster CPU kernels, and reproducible dropout. Parameters stay in Burn's modules, so
 //! checkpoints are unaffected.
 
+mod attention;
 #[cfg(feature = "cpu-layers")]
 mod convolution;
 mod dropout;
@@ -25,6 +26,7 @@ use burn::{
     },
 };
 
+pub use attention::causal_attention;
 pub use dropout::Dropout;
 
 /// `layer.forward(x)`, up to rounding: from `[batch, channels, height, width]` to `[batch, outputs, ..]`.

@@ -2,7 +2,7 @@ use anyhow::{Result, bail, ensure};
 use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
 use super::{Reduction, sum_per_example};
-use crate::replica::is_cpu;
+use crate::replica::{is_cpu, read_data};
 
 /// Cross-entropy between integer labels and logits, of examples or of observations such as pixels and
 /// tokens.
@@ -106,7 +106,7 @@ impl SparseCategoricalCrossentropy {
         if !is_cpu(&[labels.device()]) {
             return Ok(());
         }
-        for label in labels.to_data().iter::<i64>() {
+        for label in read_data(labels.clone())?.iter::<i64>() {
             if !(0..classes as i64).contains(&label) && self.ignored != Some(label) {
                 bail!(
                     "a cross-entropy met the label {label}, and there are {classes} classes; \

@@ -5,11 +5,11 @@ pub(crate) mod cross_entropy;
 use std::cell::{Cell, RefCell};
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::replica::{read_all, replica_context};
+use crate::replica::{is_cpu, read_all, replica_context};
 
 pub use cross_entropy::SparseCategoricalCrossentropy;
 
@@ -131,10 +131,12 @@ impl Losses {
     #[must_use]
     pub fn with(self, name: &str, loss: &Tensor<1>) -> Self {
         let loss = loss.clone().detach(); // The graph would stay in memory.
-        match loss.device() == Device::flex() {
-            true => self.with_loss(name, Loss::known(f64::from(loss.into_scalar::<f32>()))),
-            false => self.with_unread(name, loss),
+        let losses = self.with_unread(name, loss.clone());
+        // Nothing waits there.
+        if is_cpu(&[loss.device()]) {
+            losses.read().expect("a CPU that gives the losses");
         }
+        losses
     }
 
     /// As [`with`](Self::with) on a GPU, without a read.

@@ -1,7 +1,9 @@
-use anyhow::{Result, ensure};
-use burn::tensor::{Int, Tensor};
+use std::cell::{Ref, RefCell};
 
-use super::Metric;
+use anyhow::{Result, bail, ensure};
+use burn::tensor::{FloatDType, Int, Tensor};
+
+use super::{Metric, unread::Unread};
 
 /// The area under the receiver operating characteristic of a binary classifier: the probability that an
 /// example of class 1 scores higher than one of class 0, with ties counting half. Exact: stores all scores,
@@ -9,11 +11,37 @@ use super::Metric;
 /// others for class 0.
 ///
 /// Source: `sklearn.metrics.roc_auc_score`. Undefined, and without result, for examples of one class only.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct AreaUnderRoc {
     name: &'static str,
+    counted: RefCell<Counted>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counted {
     /// Score and label of each example, interleaved.
     pairs: Vec<f64>,
+    /// Scores and labels.
+    unread: Unread,
+    /// A label other than 0 and 1 that a read met.
+    invalid: Option<f64>,
+}
+
+impl Counted {
+    /// Adds what is still to be read. A batch with an invalid label is left out.
+    fn read(&mut self) -> Result<()> {
+        for [scores, labels] in self.unread.read()? {
+            if let Some(label) = labels.iter().find(|label| ![0.0, 1.0].contains(*label)) {
+                self.invalid = Some(f64::from(*label));
+                continue;
+            }
+            for (score, label) in scores.into_iter().zip(labels) {
+                self.pairs
+                    .extend([ranked(score.into(), label), label.into()]);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl AreaUnderRoc {
@@ -21,16 +49,18 @@ impl AreaUnderRoc {
     pub fn new(name: &'static str) -> Self {
         AreaUnderRoc {
             name,
-            pairs: Vec::new(),
+            counted: RefCell::default(),
         }
     }
 
-    /// Adds the examples of a replica's batch.
+    /// Adds the examples of a replica's batch. Those of a GPU are read some batches later.
     ///
     /// Shapes: scores `[batch]`, higher for class 1; labels `[batch]`, 0 or 1.
     ///
     /// # Errors
-    /// A label is neither 0 nor 1, or the numbers of scores and labels differ; nothing is added then.
+    /// A label is neither 0 nor 1, the numbers of scores and labels differ, or a device failed; nothing is
+    /// added then. On a GPU, such a label is an error of a later call, at the latest of that which merges the
+    /// states of replicas.
     pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
         let ([scores_len], [labels_len]) = (scores.dims(), labels.dims());
         ensure!(
@@ -38,27 +68,32 @@ impl AreaUnderRoc {
             "`{}` got {scores_len} scores for {labels_len} labels",
             self.name
         );
-        let (scores, labels) = (scores.clone().into_data(), labels.clone().into_data());
-        let pairs: Vec<_> = scores.iter::<f64>().zip(labels.iter::<i64>()).collect();
-        // Check all labels before adding any.
-        for (_, label) in &pairs {
-            ensure!(
-                (0..=1).contains(label),
-                "`{}` got the label {label}, and labels are 0 or 1",
-                self.name
-            );
+        let scores = scores.clone().detach().cast(FloatDType::F32); // [batch]
+        let labels = labels.clone().cast(FloatDType::F32); // [batch]
+        let counted = self.counted.get_mut();
+        if counted.unread.push([scores, labels]) {
+            counted.read()?;
         }
-        let flat = pairs
-            .into_iter()
-            .flat_map(|(score, label)| [ranked(score, label), label as f64]);
-        self.pairs.extend(flat);
-        Ok(())
+        match counted.invalid.take() {
+            Some(label) => bail!(no_class(self.name, label)),
+            None => Ok(()),
+        }
+    }
+
+    /// Score and label of each example, interleaved.
+    ///
+    /// # Panics
+    /// A device failed.
+    fn pairs(&self) -> Ref<'_, Vec<f64>> {
+        let read = self.counted.borrow_mut().read();
+        read.expect("a device that gives scores and labels");
+        Ref::map(self.counted.borrow(), |counted| &counted.pairs)
     }
 
     /// The area; `None` for examples of one class only.
     pub fn result(&self) -> Option<f64> {
         let mut pairs: Vec<(f64, bool)> = self
-            .pairs
+            .pairs()
             .chunks_exact(2)
             .map(|pair| (pair[0], pair[1] == 1.0))
             .collect();
@@ -76,12 +111,16 @@ impl AreaUnderRoc {
 }
 
 /// The score, or the worst one for the label if it is not finite.
-fn ranked(score: f64, label: i64) -> f64 {
-    match label {
-        _ if score.is_finite() => score,
-        1 => f64::NEG_INFINITY,
-        _ => f64::INFINITY,
+fn ranked(score: f64, label: f32) -> f64 {
+    match score.is_finite() {
+        true => score,
+        false if label == 1.0 => f64::NEG_INFINITY,
+        false => f64::INFINITY,
     }
+}
+
+fn no_class(name: &str, label: f64) -> String {
+    format!("`{name}` got the label {label}, and labels are 0 or 1")
 }
 
 impl Metric for AreaUnderRoc {
@@ -90,21 +129,22 @@ impl Metric for AreaUnderRoc {
     }
 
     fn examples(&self) -> usize {
-        self.pairs.len() / 2
+        self.pairs().len() / 2
     }
 
     fn state(&self) -> Vec<f64> {
-        self.pairs.clone()
+        let mut state = self.pairs().clone();
+        // One number too many, which `add_state` refuses: only it returns errors.
+        state.extend(self.counted.borrow().invalid);
+        state
     }
 
     fn add_state(&mut self, state: &[f64]) -> Result<()> {
-        ensure!(
-            state.len().is_multiple_of(2),
-            "the state of `{}` has {} numbers, and pairs are needed",
-            self.name,
-            state.len()
-        );
-        self.pairs.extend_from_slice(state);
+        let (pairs, rest) = state.as_chunks::<2>();
+        match rest {
+            [label, ..] => bail!(no_class(self.name, *label)),
+            [] => self.counted.get_mut().pairs.extend(pairs.iter().flatten()),
+        }
         Ok(())
     }
 
@@ -117,7 +157,13 @@ impl Metric for AreaUnderRoc {
     }
 
     fn reset(&mut self) {
-        self.pairs.clear();
+        *self.counted.get_mut() = Counted::default();
+    }
+}
+
+impl PartialEq for AreaUnderRoc {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.state() == other.state()
     }
 }
 
@@ -152,5 +198,17 @@ mod tests {
             assert_eq!(merged, whole, "merged of two replicas");
             assert_eq!(whole.examples(), 4);
         }
+    }
+
+    /// As on a GPU, whose labels are read late.
+    #[test]
+    fn another_label_is_refused_by_the_merge_at_the_latest() {
+        let mut area = AreaUnderRoc::new("auc");
+        let pair = [[0.1, 0.2], [0.0, 2.0]];
+        let pair = pair.map(|values| Tensor::from_floats(values, &Device::flex()));
+        area.counted.get_mut().unread.push(pair);
+        let error = AreaUnderRoc::new("auc").add_state(&area.state());
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "`auc` got the label 2, and labels are 0 or 1");
     }
 }

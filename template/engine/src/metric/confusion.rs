@@ -1,7 +1,9 @@
-use anyhow::{Context, Result, bail, ensure};
-use burn::tensor::{Int, Tensor};
+use std::cell::{Ref, RefCell};
 
-use super::{Metric, per_example::predicted_classes};
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{FloatDType, Int, Tensor};
+
+use super::{Metric, per_example::predicted_classes, unread::Unread};
 use crate::loss::cross_entropy::ensure_labels_fit;
 
 /// A statistic of a [`ConfusionMatrix`]. Macro means are over the classes that occur as a label or a
@@ -38,7 +40,7 @@ const REPORTED: &[Statistic] = &[Statistic::Precision, Statistic::Recall, Statis
 ///
 /// Source: `sklearn.metrics.confusion_matrix` and `precision_recall_fscore_support` with
 /// `average="macro"` and `zero_division=0`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ConfusionMatrix {
     name: &'static str,
     classes: usize,
@@ -46,8 +48,36 @@ pub struct ConfusionMatrix {
     ignored: Option<i64>,
     /// Number of examples.
     examples: f64,
+    counted: RefCell<Counted>,
+}
+
+#[derive(Clone, Debug)]
+struct Counted {
     /// `[classes, classes + 1]`: by label, then by prediction, the last of which is none.
     counts: Vec<f64>,
+    /// Labels, NaN if ignored, and predictions.
+    unread: Unread,
+    /// A label of no class that a read met.
+    invalid: Option<f64>,
+}
+
+impl Counted {
+    /// Counts what is still to be read. A batch with an invalid label is left out.
+    fn read(&mut self, classes: usize) -> Result<()> {
+        for [labels, predicted] in self.unread.read()? {
+            let is_invalid = |label: &&f32| **label < 0.0 || **label >= classes as f32;
+            if let Some(label) = labels.iter().find(is_invalid) {
+                self.invalid = Some(f64::from(*label));
+                continue;
+            }
+            for (label, predicted) in labels.into_iter().zip(predicted) {
+                if !label.is_nan() {
+                    self.counts[label as usize * (classes + 1) + predicted as usize] += 1.0;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ConfusionMatrix {
@@ -60,7 +90,11 @@ impl ConfusionMatrix {
             reported: REPORTED,
             ignored: None,
             examples: 0.0,
-            counts: vec![0.0; classes * (classes + 1)],
+            counted: RefCell::new(Counted {
+                counts: vec![0.0; classes * (classes + 1)],
+                unread: Unread::default(),
+                invalid: None,
+            }),
         }
     }
 
@@ -80,13 +114,14 @@ impl ConfusionMatrix {
         self
     }
 
-    /// Adds the observations of a replica's batch.
+    /// Adds the observations of a replica's batch. Those of a GPU are read some batches later.
     ///
     /// Shapes: logits `[batch, classes, ..]`, labels `[batch, ..]`.
     ///
     /// # Errors
     /// The number of classes differs from the matrix, the shapes do not match, or a label is neither that of
-    /// a class nor ignored; nothing is added then.
+    /// a class nor ignored; nothing is added then. On a GPU, such a label is an error of a later call, at the
+    /// latest of that which merges the states of replicas. A device failed.
     pub fn update<const D: usize, const E: usize>(
         &mut self,
         logits: &Tensor<D>,
@@ -110,39 +145,40 @@ impl ConfusionMatrix {
         );
         let (predicted, is_invalid) = predicted_classes(logits); // [batch, 1, ..] each
         let predicted = predicted.mask_fill(is_invalid, classes as i64); // [batch, 1, ..]
-        let (labels, predicted) = (read(labels)?, read(&predicted)?);
-        let is_ignored = |label: i64| self.ignored == Some(label);
-        // Check all labels before adding any.
-        for label in labels.iter().copied() {
-            if !(0..classes as i64).contains(&label) && !is_ignored(label) {
-                bail!(
-                    "it met the label {label}, and there are {classes} classes; \
-                     `ignoring({label})` would leave it out"
-                );
-            }
+        let mut flat = flat(labels.clone()); // [observations]
+        if let Some(ignored) = self.ignored {
+            let is_ignored = labels.clone().equal_elem(ignored); // [batch, ..]
+            flat = flat.mask_fill(is_ignored.reshape([-1]), f32::NAN);
         }
-        for (label, predicted) in labels.into_iter().zip(predicted) {
-            if !is_ignored(label) {
-                self.counts[label as usize * (classes + 1) + predicted as usize] += 1.0;
-            }
+        let counted = self.counted.get_mut();
+        if counted.unread.push([flat, self::flat(predicted)]) {
+            counted.read(classes)?;
+        }
+        if let Some(label) = counted.invalid.take() {
+            bail!(no_class(label, classes));
         }
         self.examples += batch as f64;
         Ok(())
     }
 
+    /// The counts, `[classes, classes + 1]`.
+    ///
+    /// # Panics
+    /// A device failed.
+    fn counts(&self) -> Ref<'_, Vec<f64>> {
+        let read = self.counted.borrow_mut().read(self.classes);
+        read.expect("a device that gives labels and predictions");
+        Ref::map(self.counted.borrow(), |counted| &counted.counts)
+    }
+
     /// Number of observations of class `label` predicted as class `predicted`.
     pub fn get(&self, label: usize, predicted: usize) -> usize {
-        self.of_label(label)[predicted] as usize
+        self.counts()[label * (self.classes + 1) + predicted] as usize
     }
 
     /// Number of observations of class `label` without a finite prediction.
     pub fn unpredicted(&self, label: usize) -> usize {
         self.get(label, self.classes)
-    }
-
-    /// Observations of class `label` by prediction: `[classes + 1]`, the last of which is none.
-    fn of_label(&self, label: usize) -> &[f64] {
-        &self.counts[label * (self.classes + 1)..][..=self.classes]
     }
 
     /// Number of observations predicted as the class.
@@ -152,7 +188,7 @@ impl ConfusionMatrix {
 
     /// Number of observations labelled as the class.
     fn labelled(&self, class: usize) -> usize {
-        self.of_label(class).iter().sum::<f64>() as usize
+        (0..=self.classes).map(|other| self.get(class, other)).sum()
     }
 
     /// The share of correct predictions; 0 without observations.
@@ -227,10 +263,15 @@ impl ConfusionMatrix {
     }
 }
 
-/// The values of a tensor, read from its device.
-fn read<const D: usize>(tensor: &Tensor<D, Int>) -> Result<Vec<i64>> {
-    let values = tensor.clone().into_data().convert::<i64>().try_into_vec();
-    values.context("a tensor is not of integers")
+/// All values of a tensor, `[values]`.
+fn flat<const D: usize>(tensor: Tensor<D, Int>) -> Tensor<1> {
+    tensor.cast(FloatDType::F32).reshape([-1])
+}
+
+fn no_class(label: f64, classes: usize) -> String {
+    format!(
+        "it met the label {label}, and there are {classes} classes; `ignoring({label})` would leave it out"
+    )
 }
 
 fn ratio(part: usize, whole: usize) -> f64 {
@@ -251,25 +292,33 @@ impl Metric for ConfusionMatrix {
     }
 
     fn observations(&self) -> usize {
-        self.counts.iter().sum::<f64>() as usize
+        self.counts().iter().sum::<f64>() as usize
     }
 
     fn state(&self) -> Vec<f64> {
-        let counts = self.counts.iter().copied();
-        counts.chain([self.examples]).collect()
+        let mut state = self.counts().clone();
+        state.push(self.examples);
+        // One number too many, which `add_state` refuses: only it returns errors.
+        state.extend(self.counted.borrow().invalid);
+        state
     }
 
     fn add_state(&mut self, state: &[f64]) -> Result<()> {
+        let counts = &mut self.counted.get_mut().counts;
+        if state.len() == counts.len() + 2 {
+            let label = no_class(state[counts.len() + 1], self.classes);
+            bail!("`{}` cannot count a batch: {label}", self.name);
+        }
         ensure!(
-            state.len() == self.counts.len() + 1,
+            state.len() == counts.len() + 1,
             "the state of `{}` has {} numbers, and {} are needed: the counts of {} classes, and how many \
              examples",
             self.name,
             state.len(),
-            self.counts.len() + 1,
+            counts.len() + 1,
             self.classes
         );
-        let sums = self.counts.iter_mut().chain([&mut self.examples]);
+        let sums = counts.iter_mut().chain([&mut self.examples]);
         sums.zip(state).for_each(|(sum, more)| *sum += more);
         Ok(())
     }
@@ -280,8 +329,18 @@ impl Metric for ConfusionMatrix {
     }
 
     fn reset(&mut self) {
-        self.counts.fill(0.0);
+        let counted = self.counted.get_mut();
+        counted.counts.fill(0.0);
+        counted.unread.clear();
+        counted.invalid = None;
         self.examples = 0.0;
+    }
+}
+
+impl PartialEq for ConfusionMatrix {
+    fn eq(&self, other: &Self) -> bool {
+        let settings = |matrix: &Self| (matrix.name, matrix.reported, matrix.ignored);
+        settings(self) == settings(other) && self.state() == other.state()
     }
 }
 
@@ -434,5 +493,27 @@ mod tests {
         let other = Tensor::<4>::zeros([2, 2, 4, 5], &device);
         assert!(refused(confusion.update(&other, &labels)).contains("it has 3 classes"));
         assert_eq!((confusion.examples(), confusion.observations()), (0, 0));
+    }
+
+    /// As on a GPU, whose labels are read late.
+    #[test]
+    fn a_label_of_no_class_is_refused_by_the_merge_at_the_latest() {
+        let mut confusion = ConfusionMatrix::new("mask", 2);
+        let mut push = |labels: [f32; 3]| {
+            let pair = [labels, [1.0, 0.0, 1.0]];
+            let pair = pair.map(|values| Tensor::from_floats(values, &Device::flex()));
+            confusion.counted.get_mut().unread.push(pair);
+            confusion.clone()
+        };
+        let counted = push([1.0, NAN, 0.0]);
+        assert_eq!((counted.get(1, 1), counted.get(0, 1)), (1, 1));
+        assert_eq!(counted.observations(), 2);
+        let state = push([1.0, 7.0, 0.0]).state();
+        let error = ConfusionMatrix::new("mask", 2).add_state(&state);
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "`mask` cannot count a batch: it met the label 7, and there are 2 classes; `ignoring(7)` would \
+             leave it out"
+        );
     }
 }

@@ -4,6 +4,7 @@ mod auc;
 mod confusion;
 mod mean;
 mod per_example;
+mod unread;
 
 use anyhow::{Result, ensure};
 

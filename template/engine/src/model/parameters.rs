@@ -8,13 +8,15 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
+use crate::{bytes::to_bytes, replica::read_all};
+
 /// The path and values of each trainable parameter, in the order of
 /// [`FlatGradients::iter`](crate::optim::FlatGradients::iter).
 pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
     #[derive(Default)]
     struct Named {
         path: Vec<String>,
-        values: Vec<(String, Vec<f32>)>,
+        paths: Vec<String>,
     }
 
     impl ModuleVisitor for Named {
@@ -28,50 +30,52 @@ pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if param.is_require_grad() {
-                let values = param.val().into_data().iter::<f32>().collect();
-                self.values.push((self.path.join("."), values));
+                self.paths.push(self.path.join("."));
             }
         }
     }
 
     let mut named = Named::default();
     model.visit(&mut named);
-    named.values
+    named.paths.into_iter().zip(values(model)).collect()
 }
 
 /// A hash of the bits of all parameters, to compare replicas.
 pub fn hash_parameters<M: Module>(model: &M) -> u64 {
-    let mut hash = HashParameters(DefaultHasher::new());
-    model.visit(&mut hash);
-    hash.0.finish()
-}
-
-struct HashParameters(DefaultHasher);
-
-impl ModuleVisitor for HashParameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // Running statistics differ between replicas.
-        if param.is_require_grad() {
-            self.0.write(param.val().into_data().as_bytes());
-        }
+    let mut hash = DefaultHasher::new();
+    // Running statistics differ between replicas.
+    for values in values(model) {
+        hash.write(&to_bytes(&values));
     }
+    hash.finish()
 }
 
 /// The values of all parameters, concatenated.
 pub fn parameters<M: Module>(model: &M) -> Vec<f32> {
-    struct Read(Vec<f32>);
+    values(model).concat()
+}
 
-    impl ModuleVisitor for Read {
+/// The values of each trainable parameter, in one read.
+///
+/// # Panics
+/// A device failed.
+fn values<M: Module>(model: &M) -> Vec<Vec<f32>> {
+    #[derive(Default)]
+    struct Collect(Vec<Tensor<1>>);
+
+    impl ModuleVisitor for Collect {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if param.is_require_grad() {
-                self.0.extend(param.val().into_data().iter::<f32>());
+                let values = param.val(); // [..]
+                let len = values.shape().num_elements();
+                self.0.push(values.reshape([len])); // [len]
             }
         }
     }
 
-    let mut read = Read(Vec::new());
-    model.visit(&mut read);
-    read.0
+    let mut all = Collect::default();
+    model.visit(&mut all);
+    read_all(all.0).expect("a device that gives the parameters")
 }
 
 /// Replaces the parameters of `model` by `values`, the inverse of [`parameters`].

@@ -8,6 +8,8 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
+use crate::replica::read_data;
+
 /// The running statistics of `model`, concatenated.
 pub fn running_statistics<M: Module>(model: &M) -> Vec<f32> {
     let mut read = Read {
@@ -63,7 +65,8 @@ struct Read {
 impl ModuleVisitor for Read {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.buffers.contains(&param.id) {
-            self.values.extend(param.val().into_data().iter::<f32>());
+            let values = read_data(param.val()).expect("a device that gives the statistics");
+            self.values.extend(values.iter::<f32>());
         }
     }
 }

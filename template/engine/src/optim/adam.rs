@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::{
     comm::{PIECE, on_all_threads},
+    replica::read_data,
     vectors::vectorized,
 };
 
@@ -90,13 +91,22 @@ impl<const D: usize> RecordState for AdamState<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         out.push_scalar(prefix, "time", self.time.into());
         for (name, moment) in [("moment_1", &self.moment_1), ("moment_2", &self.moment_2)] {
-            out.push_tensor(prefix, name, moment.clone().into_data());
+            let moment = read_data(moment.clone()).expect("a device that gives a moment");
+            out.push_tensor(prefix, name, moment);
         }
     }
 
-    fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
+    fn state_unflatten(prefix: &str, source: &mut StateSource, _device: &Device) -> Option<Self> {
         let time = source.take_scalar(prefix, "time")?.try_into().ok()?;
-        let mut moment = |name| Some(Tensor::from_data(source.take_tensor(prefix, name)?, device));
+        // Burn gives its default device, which may be a GPU that is built in and not there. An update moves
+        // the state to the device of the parameter.
+        let device = Device::flex();
+        let mut moment = |name| {
+            Some(Tensor::from_data(
+                source.take_tensor(prefix, name)?,
+                &device,
+            ))
+        };
         Some(AdamState {
             time,
             moment_1: moment("moment_1")?,
@@ -231,8 +241,8 @@ impl Step {
 
 /// The values of a tensor of `f32`.
 fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    let values = tensor.into_data().try_into_vec();
-    values.expect("a tensor on the CPU can be read")
+    let values = read_data(tensor).expect("a tensor on the CPU can be read");
+    values.try_into_vec().expect("a tensor of f32")
 }
 
 #[cfg(test)]

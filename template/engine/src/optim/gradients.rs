@@ -1,4 +1,4 @@
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use anyhow::{Result, bail, ensure};
 use burn::{
@@ -82,22 +82,24 @@ impl Gradients {
 pub struct FlatGradients {
     buckets: Buckets,
     parameters: Vec<Parameter>,
-    /// Cached Euclidean norm over all values, until they change.
-    norm: Option<Norm>,
+    /// Cached until the values change.
+    norm: Norm,
 }
 
-#[derive(Clone)]
-enum Norm {
-    Read(f64),
-    /// The sums of squares of each bucket, `[buckets]`.
-    Squares(Box<Tensor<1>>),
+/// The Euclidean norm over all values, as far as it is known.
+#[derive(Clone, Default)]
+struct Norm {
+    read: Option<f64>,
+    /// The sums of squares of each bucket on their device, `[buckets]`. It stays beside the value, as clipping
+    /// must not depend on whether that was read.
+    squares: Option<Box<Tensor<1>>>,
 }
 
 /// How a norm that is read some updates late is checked.
 pub(crate) struct NormCheck {
     policy: NonFinite,
-    /// The parameters in each bucket, separated by commas.
-    parameters: Vec<String>,
+    /// Path and bucket of each parameter.
+    parameters: Vec<(Arc<str>, usize)>,
 }
 
 impl NormCheck {
@@ -110,12 +112,15 @@ impl NormCheck {
         if norm.is_finite() || self.policy != NonFinite::Error {
             return Ok(norm);
         }
-        let of_buckets = self.parameters.iter().zip(squares);
-        let broken = of_buckets.filter(|(_, squares)| !squares.is_finite());
-        let broken: Vec<&str> = broken.map(|(names, _)| names.as_str()).collect();
+        let is_broken = |bucket: &usize| squares.get(*bucket).is_some_and(|sum| !sum.is_finite());
+        let broken = self
+            .parameters
+            .iter()
+            .filter(|(_, bucket)| is_broken(bucket));
+        let broken: Vec<String> = broken.map(|(path, _)| format!("`{path}`")).collect();
         bail!(
-            "the gradients of step {step} are not finite, among them one of {}: {LOOK_FOR}; --log-every 1 \
-             checks each step before its update",
+            "the gradients of step {step} are not finite, among them one of {}, or above 1e19, whose squares \
+             are not: {LOOK_FOR}; --log-every 1 checks each step before its update",
             broken.join(", ")
         )
     }
@@ -131,7 +136,7 @@ fn norm_of(squares: &[f32]) -> f64 {
 
 #[derive(Clone)]
 struct Parameter {
-    path: String,
+    path: Arc<str>,
     id: ParamId,
     place: Place,
     /// Whether the optimizer updates the parameter.
@@ -192,7 +197,7 @@ impl FlatGradients {
     ) -> Self {
         let parameters = parameters.into_iter().zip(places);
         let parameters = parameters.map(|((path, id), place)| Parameter {
-            path,
+            path: path.into(),
             id,
             place,
             trains: true,
@@ -200,7 +205,7 @@ impl FlatGradients {
         FlatGradients {
             buckets,
             parameters: parameters.collect(),
-            norm: None,
+            norm: Norm::default(),
         }
     }
 
@@ -217,7 +222,7 @@ impl FlatGradients {
     /// # Errors
     /// A device failed.
     pub fn buckets_mut(&mut self) -> Result<&mut [Vec<f32>]> {
-        self.norm = None;
+        self.norm = Norm::default();
         Ok(self.buckets.host()?)
     }
 
@@ -225,13 +230,16 @@ impl FlatGradients {
     pub(crate) fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> bool {
         let squares = self.buckets.sum_over(collective, place);
         let are_on_devices = squares.is_some();
-        self.norm = squares.map(Box::new).map(Norm::Squares);
+        self.norm = Norm {
+            read: None,
+            squares: squares.map(Box::new),
+        };
         are_on_devices
     }
 
     /// Frees the values.
     pub(crate) fn clear(&mut self) {
-        self.norm = None;
+        self.norm = Norm::default();
         self.buckets.clear();
     }
 
@@ -246,10 +254,12 @@ impl FlatGradients {
     pub fn handle_non_finite(&mut self, policy: NonFinite) -> Result<bool> {
         let may_be_late = policy != NonFinite::Skip && updates_between_reads() > 1;
         if may_be_late && let Some(squares) = self.squares() {
-            let parameters = self.parameters_of_buckets();
+            let parameters = self.parameters.iter();
+            let parameters = parameters.map(|one| (Arc::clone(&one.path), one.place.bucket));
+            let parameters = parameters.collect();
             globals::set_unread_gradient_norm(squares, NormCheck { policy, parameters })?;
             if policy == NonFinite::Zero {
-                self.norm = None;
+                self.norm = Norm::default();
                 self.buckets.zero_non_finite();
             }
             return Ok(true);
@@ -262,7 +272,7 @@ impl FlatGradients {
         match policy {
             NonFinite::Skip => Ok(false),
             NonFinite::Zero => {
-                self.norm = None;
+                self.norm = Norm::default();
                 self.buckets.zero_non_finite();
                 Ok(true)
             }
@@ -288,38 +298,26 @@ impl FlatGradients {
     }
 
     fn norm(&mut self) -> Result<f64> {
-        let norm = match &self.norm {
-            Some(Norm::Read(norm)) => *norm,
-            Some(Norm::Squares(squares)) => norm_of(&read_all(vec![*squares.clone()])?.concat()),
+        if let Some(norm) = self.norm.read {
+            return Ok(norm);
+        }
+        let norm = match self.squares() {
+            Some(squares) => norm_of(&read_all(vec![squares])?.concat()),
             None => self.buckets.sum_of_squares()?.sqrt(),
         };
-        self.norm = Some(Norm::Read(norm));
+        self.norm.read = Some(norm);
         Ok(norm)
     }
 
-    /// The sums of squares of the buckets, `[buckets]`, if they are on one device and were not read.
+    /// The sums of squares of the buckets, `[buckets]`; `None` in host memory or on several devices.
     fn squares(&mut self) -> Option<Tensor<1>> {
-        if self.norm.is_none() {
-            self.norm = self.buckets.squares().map(Box::new).map(Norm::Squares);
+        if self.norm.squares.is_none() {
+            self.norm.squares = self.buckets.squares().map(Box::new);
         }
-        match &self.norm {
-            Some(Norm::Squares(squares)) => Some(*squares.clone()),
-            _ => None,
-        }
+        self.norm.squares.as_deref().cloned()
     }
 
-    fn parameters_of_buckets(&self) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
-        for parameter in &self.parameters {
-            let bucket = parameter.place.bucket;
-            names.resize(names.len().max(bucket + 1), String::new());
-            let separator = if names[bucket].is_empty() { "" } else { ", " };
-            names[bucket].push_str(&format!("{separator}`{}`", parameter.path));
-        }
-        names
-    }
-
-    /// Scales all gradients down so that their global norm is at most `max_norm`.
+    /// Scales all gradients down so that their global norm is at most `max_norm`. On a GPU without a read.
     ///
     /// # Panics
     /// A device failed.
@@ -329,12 +327,12 @@ impl FlatGradients {
         if let Some(squares) = self.squares() {
             let norm = squares.sum().sqrt(); // [1]
             let factor = (norm.recip() * max_norm).clamp_max(1.0); // [1]
-            self.norm = None;
+            self.norm = Norm::default();
             return self.buckets.scale_by(&factor);
         }
         let norm = self.global_norm();
         if norm > max_norm {
-            self.norm = None;
+            self.norm = Norm::default();
             self.buckets.scale((max_norm / norm) as f32);
         }
     }
@@ -344,7 +342,7 @@ impl FlatGradients {
     /// # Errors
     /// A device failed.
     pub fn accumulate(&mut self, other: &FlatGradients) -> Result<()> {
-        self.norm = None;
+        self.norm = Norm::default();
         self.buckets.add(&other.buckets)
     }
 
@@ -363,13 +361,13 @@ impl FlatGradients {
     pub fn iter(&self) -> impl Iterator<Item = (&str, Cow<'_, [f32]>)> {
         let values = |parameter: &Parameter| self.buckets.values(&parameter.place);
         let parameters = self.parameters.iter();
-        parameters.map(move |parameter| (parameter.path.as_str(), values(parameter)))
+        parameters.map(move |parameter| (&*parameter.path, values(parameter)))
     }
 
     /// Takes the gradients of `module`, the model or a part of it, as tensors for its optimizer. Large ones
     /// are moved, not copied.
     pub fn take<M: Module>(&mut self, module: &M) -> GradientsParams {
-        self.norm = None;
+        self.norm = Norm::default();
         let mut unflatten = Unflatten {
             flat: self,
             gradients: GradientsParams::new(),
@@ -623,11 +621,32 @@ mod tests {
         let mut gradients = gradients([1.5, 2.0], FlatGradients::on_devices); // [3, 4], norm 5
         assert!(gradients.handle_non_finite(NonFinite::Error).unwrap());
         gradients.clip_by_global_norm(1.0);
-        let unread = |norm: &Option<Norm>| matches!(norm, None | Some(Norm::Squares(_)));
-        assert!(unread(&gradients.norm));
+        assert_eq!(gradients.norm.read, None);
         assert_eq!(globals::gradient_norm().unwrap(), Some(5.0));
         let clipped = listed(&gradients)[0].1.clone();
         assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
+    }
+
+    /// Else options of logs and policies would change parameters.
+    #[test]
+    fn a_norm_that_was_read_clips_to_the_same_bits() {
+        // An odd norm, whose factor is not a number of 32 bits.
+        let clipped = |policy: Option<NonFinite>| {
+            let mut gradients = gradients([1.1, 2.3], FlatGradients::on_devices);
+            match policy {
+                Some(policy) => assert!(gradients.handle_non_finite(policy).unwrap()),
+                None => assert!(gradients.global_norm() > 5.0),
+            }
+            gradients.clip_by_global_norm(0.7);
+            listed(&gradients)[0].1.clone()
+        };
+        let late = clipped(Some(NonFinite::Error));
+        assert_eq!(
+            clipped(Some(NonFinite::Skip)),
+            late,
+            "read before the update"
+        );
+        assert_eq!(clipped(None), late, "read by the task");
     }
 
     #[test]
@@ -642,7 +661,7 @@ mod tests {
                 .to_string();
             let expected = match broken().are_on_devices() {
                 true => {
-                    "the gradients of step 7 are not finite, among them one of `used`, `unused`:"
+                    "the gradients of step 7 are not finite, among them one of `used`, `unused`, or"
                 }
                 false => "the gradient of `used` holds inf",
             };

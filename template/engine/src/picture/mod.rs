@@ -7,7 +7,7 @@ use std::{ops::Range, path::Path};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Tensor;
 
-use crate::report::whole_file;
+use crate::{replica::read_data, report::whole_file};
 
 /// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Picture {
             "the range of a picture is empty: {range:?}"
         );
         let scale = 255.0 / (range.end - range.start);
-        let values = values.permute([1, 2, 0]).into_data(); // [height, width, channels]
+        let values = read_data(values.permute([1, 2, 0]))?; // [height, width, channels]
         // `as` saturates at 0 and 255.
         let byte = |value: f32| ((value - range.start) * scale).round() as u8;
         let pixels = values.iter::<f32>().map(byte).collect();

@@ -33,7 +33,7 @@ use crate::{
 
 pub use devices::{chosen_devices, is_cpu, visible_devices};
 pub use per_replica::PerReplica;
-pub use read::{read_all, reads};
+pub use read::{read_all, read_data, reads};
 pub(crate) use read::{set_updates_between_reads, updates_between_reads};
 
 /// Per-replica state of the task `T`, created once and mirrored on every replica: losses, metrics, model and

@@ -4,9 +4,11 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use burn::tensor::{Device, Tensor, Transaction};
+use burn::tensor::{Device, Tensor, TensorData, Transaction, kind::Basic};
 
-/// Reads of devices in this process.
+use super::is_cpu;
+
+/// Reads of GPUs in this process.
 static READS: AtomicU64 = AtomicU64::new(0);
 
 /// Updates between two reads without `--log-every`. It bounds the work queued on a GPU, which a stop request
@@ -15,7 +17,8 @@ const INTERVAL: usize = 64;
 
 static UPDATES_BETWEEN: AtomicUsize = AtomicUsize::new(INTERVAL);
 
-/// The number of reads of devices in this process, for tests and profiles.
+/// The number of reads of GPUs in this process, for tests and profiles. Those of a task's own code are counted if
+/// they are by [`read_all`] or [`read_data`].
 pub fn reads() -> u64 {
     READS.load(Ordering::Relaxed)
 }
@@ -28,6 +31,25 @@ pub(crate) fn updates_between_reads() -> usize {
 /// Sets [`updates_between_reads`] to those of `--log-every`, if given.
 pub(crate) fn set_updates_between_reads(log_every: Option<usize>) {
     UPDATES_BETWEEN.store(log_every.unwrap_or(INTERVAL), Ordering::Relaxed);
+}
+
+/// The data of a tensor of any kind, in one read.
+///
+/// # Errors
+/// A device failed.
+pub fn read_data<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<TensorData> {
+    let device = tensor.device();
+    count(&device);
+    #[allow(clippy::disallowed_methods, reason = "it is counted")]
+    let data = tensor.try_into_data();
+    data.with_context(|| format!("cannot read from {device:?}"))
+}
+
+/// Counts a read that waits for a GPU.
+fn count(device: &Device) {
+    if !is_cpu(&[device.clone().without_autodiff()]) {
+        READS.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The values of `tensors`, in one read per device.
@@ -53,7 +75,7 @@ pub fn read_all(tensors: Vec<Tensor<1>>) -> Result<Vec<Vec<f32>>> {
         reads.push(read);
     }
     for read in reads {
-        READS.fetch_add(1, Ordering::Relaxed);
+        count(&read.device);
         let values = read.transaction.try_execute();
         let values = values.with_context(|| format!("cannot read from {:?}", read.device))?;
         for (place, data) in read.places.into_iter().zip(values) {

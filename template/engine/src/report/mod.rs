@@ -27,7 +27,7 @@ use crate::{
     metric::MergedMetric,
     options::Options,
     picture::{Picture, Sample, curves, sample_sheet},
-    replica::{is_cpu, reads, set_updates_between_reads},
+    replica::{reads, set_updates_between_reads},
     run_record::RunRecord,
     task::Task,
     tensorboard::Board,
@@ -237,11 +237,11 @@ impl Report {
             let trace = self.folder.join("trace.json");
             profile.write_chrome_trace(&trace)?;
             self.say(&profile.breakdown());
-            if globals::strategy()?
-                .run_on_first(|replica| Ok(!is_cpu(&[replica.device().clone().inner()])))?
-            {
-                let reads = reads() - reads_before;
-                self.say(&format!("{reads} reads from GPUs in {steps} steps, each of which waits for all work queued"));
+            let reads = reads() - reads_before;
+            if reads > 0 {
+                self.say(&format!(
+                    "{reads} reads from GPUs in {steps} steps, each of which waits for all work queued"
+                ));
             }
             self.say(&format!(
                 "a trace for ui.perfetto.dev is in {}",

@@ -55,6 +55,7 @@ const FEATURES: &[(&str, bool)] = features![
     "vulkan",
     "wgpu",
     "gpu",
+    "autotune",
     "cpu-layers",
     "download",
     "image-folder",

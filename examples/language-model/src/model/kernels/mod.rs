@@ -12,11 +12,9 @@ mod rows;
 
 use burn::{
     nn::{LayerNorm, LayerNormConfig},
-    tensor::{
-        Bool, Device, FloatDType, Int, Tensor,
-        activation::{log_softmax, softmax},
-    },
+    tensor::{Device, Int, Tensor, activation::log_softmax},
 };
+use kiln_engine::layers;
 
 /// What is added to the variance in a norm. A layer of Burn does not tell its own.
 const EPSILON: f64 = 1e-5;
@@ -61,31 +59,18 @@ pub fn causal_attention(all: Tensor<3>, heads: usize) -> Tensor<3> {
     {
         return mixed;
     }
-    composed_attention(all, heads)
+    attention_of_parts(all, heads)
 }
 
-fn composed_attention(all: Tensor<3>, heads: usize) -> Tensor<3> {
+fn attention_of_parts(all: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, time, width] = all.dims();
     let (width, size) = (width / 3, width / 3 / heads);
     let part = |number| {
         let part = all.clone().narrow(2, number * width, width); // [batch, time, width]
         part.reshape([batch, time, heads, size]).swap_dims(1, 2) // [batch, heads, time, size]
     };
-    let (queries, keys, values) = (part(0), part(1), part(2));
-    let scores = queries.matmul(keys.swap_dims(2, 3)); // [batch, heads, time, time]
-    // The softmax adds up many numbers.
-    let scores = scores.cast(FloatDType::F32) / (size as f64).sqrt();
-    let later = later(time, &all.device());
-    let shares = softmax(scores.mask_fill(later, f32::NEG_INFINITY), 3);
-    let mixed = shares.cast(all.dtype()).matmul(values); // [batch, heads, time, size]
+    let mixed = layers::causal_attention(part(0), part(1), part(2)); // [batch, heads, time, size]
     mixed.swap_dims(1, 2).reshape([batch, time, width])
-}
-
-/// True where a row's position would look at a later one, `[1, 1, time, time]`.
-fn later(time: usize, device: &Device) -> Tensor<4, Bool> {
-    let device = device.clone().without_autodiff();
-    // In Burn, this is false in and below the diagonal.
-    Tensor::<2, Bool>::tril_mask([time, time], 0, &device).unsqueeze()
 }
 
 /// The negative logarithm of the probability of each label: from logits `[batch, time, classes]` and
@@ -211,7 +196,7 @@ mod tests {
         for (shape, heads) in SHAPES.into_iter().zip([1, 2, 3, 4, 4, 5]) {
             for size in [1.0, 8.0] {
                 let own = |all| attention::on_cpu(&all, heads).unwrap();
-                let of_burn = |all| composed_attention(all, heads);
+                let of_burn = |all| attention_of_parts(all, heads);
                 ensure_same(&values(shape, size), &own, &of_burn);
             }
         }

@@ -1,0 +1,46 @@
+#[cfg(any(feature = "gpu", all(test, feature = "cpu-layers")))]
+mod recorded;
+
+use burn::tensor::{Bool, Device, FloatDType, Tensor, activation::softmax};
+
+/// Scaled dot-product attention of each position to itself and those before it: from queries, keys and values
+/// `[batch, heads, time, size]` to the same shape.
+///
+/// On GPUs, Burn's fused kernel, which does not write the scores `[batch, heads, time, time]` to memory; the
+/// backward pass computes them again. On the CPU, and under gradient checkpointing, separate operations,
+/// recorded by autodiff. Softmax in 32 bits, whatever the type of the inputs.
+///
+/// Source: A. Vaswani and others, Attention is all you need, 2017; T. Dao and others, FlashAttention, 2022.
+///
+/// # Panics
+/// The shapes differ.
+pub fn causal_attention(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
+    #[cfg(feature = "gpu")]
+    if let Some(output) = recorded::on_gpu([&queries, &keys, &values]) {
+        return output;
+    }
+    composed(queries, keys, values)
+}
+
+fn composed(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
+    let dtype = values.dtype();
+    let shares = shares(queries, keys); // [batch, heads, time, time]
+    shares.cast(dtype).matmul(values)
+}
+
+/// The shares of keys in the output of each query, `[batch, heads, time, time]`, in 32 bits.
+fn shares(queries: Tensor<4>, keys: Tensor<4>) -> Tensor<4> {
+    let [_, _, time, size] = queries.dims();
+    let later = later(time, &queries.device());
+    let scores = queries.matmul(keys.transpose()); // [batch, heads, time, time]
+    // The softmax adds up many numbers.
+    let scores = scores.cast(FloatDType::F32) / (size as f64).sqrt();
+    softmax(scores.mask_fill(later, f32::NEG_INFINITY), 3)
+}
+
+/// True where a row's position would look at a later one, `[1, 1, time, time]`.
+fn later(time: usize, device: &Device) -> Tensor<4, Bool> {
+    let device = device.clone().without_autodiff();
+    // In Burn, this is false in and below the diagonal.
+    Tensor::<2, Bool>::tril_mask([time, time], 0, &device).unsqueeze()
+}
