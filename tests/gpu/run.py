@@ -210,9 +210,9 @@ class Bench:
         has_peer = self.torch is not None
         first = now + FIRST_START * (deadline - now)
         result["first"] = kiln.start("first start", self.amounts.first, first)
+        result["records"] = records.summary(kiln.kept())
         result["later"] = kiln.start("later start", self.amounts.later, first + LATER_START * (deadline - now))
         result["kernels"], result["parameters"] = kiln.kernels, kiln.parameters
-        result["records"] = records.summary(kiln.kept())
         peer = Torch(self, work, kiln.batch, deadline) if has_peer else None
         try:
             if peer:

@@ -107,7 +107,7 @@ def remarks(results):
         if work.get("kernels"):
             yield f"{work['work']}: {work['kernels']} at the first start"
         if work.get("records"):
-            yield f"{work['work']}: {work['records']}"
+            yield f"{work['work']}: {work['records']}, by CubeCL's records of the first start"
         for start, name in [(work["first"], "first"), (work["later"], "later")]:
             if start["reached"]:
                 waited = f"{shown(start['waited'])} s: {start['reached']}"
