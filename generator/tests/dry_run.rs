@@ -77,7 +77,7 @@ fn says_where_how_much_and_that_nothing_was_written() {
         str![[r#"
 x/y: [..] files, [..] MB, and a git repository
 
-  .gitattributes                    135 B
+  .gitattributes                          135 B
 ...
   src/
 ...

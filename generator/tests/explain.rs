@@ -27,6 +27,7 @@ const ANSWERS: &[(&str, usize)] = &[
     ("dataset.source", 5),
     ("model.architecture", 5),
     ("model.split", 3),
+    ("model.weights", 0),
     ("optimizer.choice", 5),
     ("train.step", 1),
     ("train.gradients", 4),
@@ -131,6 +132,7 @@ fn a_site_of_the_template() {
 loss.objects  src/loss.rs
   Choose the losses of your task, each with one value an example.
   Now: sparse categorical cross-entropy from logits.
+  Note: `kiln_engine::loss` also has class weights, and binary, focal, Huber and CTC losses.
   Shapes: predictions [batch, classes] and labels [batch] in, losses [batch] out.
 
 Guarded by:
@@ -141,7 +143,7 @@ Guarded by:
     - fails with: the loss of an example depends on the others in its batch: {few:?} and {many:?}
 Run these tests: cargo test --test contract -- --exact loss::there_is_one_finite_loss_an_example
 
-The template has, at src/loss.rs:15:
+The template has, at src/loss.rs:16:
 
     /// The loss objects of a replica, reached with `globals::loss_objects()`.
     #[derive(Clone, Debug)]

@@ -69,7 +69,7 @@ fn bash_completes_with_the_script() {
         (&["kiln", "new", "--define", "desc"], &["description="]),
         (
             &["kiln", "explain", "model."],
-            &["model.architecture", "model.split"],
+            &["model.architecture", "model.split", "model.weights"],
         ),
         (&["kiln", "explain", "--example", "keras"], &["keras-cnn"]),
         (&["kiln", "diff", "-d", "ci"], &["ci=github", "ci=none"]),

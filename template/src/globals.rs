@@ -13,6 +13,7 @@ use kiln_engine::{
     picture::Sample,
     pipeline::Stage,
     replica::{ReplicaContext, ReplicaState},
+    weights::WeightNames,
 };
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     dataset::{Batch, Example},
     loss::LossObjects,
     metric::{BEST, Metrics},
-    model::{Model, Predictions, STAGES, Trainable},
+    model::{Model, Predictions, STAGES, Trainable, WEIGHT_NAMES},
     train,
 };
 
@@ -42,6 +43,7 @@ impl Task for Project {
     type Trainable = Trainable;
 
     const STAGES: &'static [Stage<Model, Batch>] = STAGES;
+    const WEIGHT_NAMES: WeightNames = WEIGHT_NAMES;
     const BEST: Best = BEST;
     const NON_FINITE: NonFinite = train::NON_FINITE;
 

@@ -11,6 +11,7 @@ use crate::{dataset::Batch, globals, model::Predictions};
 
 // TODO(loss.objects): Choose the losses of your task, each with one value an example.
 //   Now: sparse categorical cross-entropy from logits.
+//   Note: `kiln_engine::loss` also has class weights, and binary, focal, Huber and CTC losses.
 //   Shapes: predictions [batch, classes] and labels [batch] in, losses [batch] out.
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
 #[derive(Clone, Debug)]

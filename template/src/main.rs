@@ -3,12 +3,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use kiln_engine::{
     checkpoint::{Checkpoints, interrupt},
+    comparison::compare,
     globals::fail,
     kernels::{self, Steps},
     launch::{launch, serve},
     package,
     report::{Report, terminal},
     run_record,
+    weights::export,
 };
 use training::{
     cli::{Args, Command},
@@ -43,8 +45,13 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     match &args.command {
         Some(Command::Infer(options)) => return infer(args, options),
+        Some(Command::Export(options)) => {
+            let create = |device: &_| create_model_and_optimizer(args, 1, device);
+            return export::<Project>(&args.options, options, create);
+        }
         Some(Command::Launch(options)) => return launch::<Args>(options, &args.options.hosts),
         Some(Command::Serve(options)) => return serve(options, args.options.devices.as_deref()),
+        Some(Command::Compare(options)) => return compare::<Project>(options),
         _ => {}
     }
     // 1. Strategy: the replicas and the global batch size.

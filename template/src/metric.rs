@@ -11,6 +11,7 @@ use crate::{dataset::Batch, model::Predictions};
 
 // TODO(metric.set): Choose what is measured beside the loss.
 //   Now: the mean loss, and the accuracy: the share of examples whose largest logit is the label's.
+//   Note: `kiln_engine::metric` also has F1, AUC, IoU, R2, perplexity, BLEU, calibration and others.
 //   Shapes: losses [batch], predictions [batch, classes], labels [batch] in; one value an example.
 /// The metrics of one split; each replica has one set per split.
 #[derive(Clone, Debug)]

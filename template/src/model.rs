@@ -15,6 +15,7 @@ use kiln_engine::{
     layers::{conv2d, gelu},
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
+    weights::WeightNames,
 };
 
 use crate::{
@@ -87,6 +88,13 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
         forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
+
+// TODO(model.weights): Map the names in files of other programs to the fields of the model.
+//   Now: none, as in files that `export` writes.
+//   Note: `("^features\\.0\\.", "conv1.")` reads `features.0.weight` as `conv1.weight`, in any file of `--init-from`.
+//   Shapes: those of the model; linear layers of PyTorch are transposed.
+/// Renames for `--init-from`: regular expressions and their replacements, all applied in order.
+pub const WEIGHT_NAMES: WeightNames = &[];
 
 /// The training state: the model with its optimizer. Several networks, as of a GAN, are fields of a `Model`;
 /// a struct that implements `TrainState`, as `ModelAndOptimizer` does, gives each its own optimizer.

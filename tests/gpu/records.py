@@ -24,17 +24,28 @@ class Work(NamedTuple):
     seconds: float
 
 
+class Unreadable(Exception):
+    """A database that is damaged or of another version, by name."""
+
+
 def read(folder):
     """Kernels and operations of the databases of a folder, the longest first."""
     kernels, operations = [], []
     for path in sorted(pathlib.Path(folder).glob("*.db")):
-        for namespace, value in rows(path):
-            record = decode(value)["record"]
-            if namespace == COMPILED and record["outcome"] == "Compiled":
-                kernels.append(Work(record["kernel"].split("<")[0], seconds(record["duration"])))
-            elif namespace == TUNED and record["stored"]:
-                operations.append(Work(record["table"].split("/")[-1], seconds(record["wall"])))
+        try:
+            add(kernels, operations, rows(path))
+        except (IndexError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise Unreadable(f"records in another form than that of CubeCL 0.11 in {path}: {error!r}") from error
     return [sorted(work, key=lambda one: -one.seconds) for work in (kernels, operations)]
+
+
+def add(kernels, operations, rows):
+    for namespace, value in rows:
+        record = decode(value)["record"]
+        if namespace == COMPILED and record["outcome"] == "Compiled":
+            kernels.append(Work(record["kernel"].split("<")[0], seconds(record["duration"])))
+        elif namespace == TUNED and record["stored"]:
+            operations.append(Work(record["table"].split("/")[-1], seconds(record["wall"])))
 
 
 def rows(path):
@@ -42,16 +53,18 @@ def rows(path):
         database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         query = "select namespace, value from entries where namespace in (?, ?)"
         return database.execute(query, (COMPILED, TUNED)).fetchall()
-    except sqlite3.Error:
-        return []  # Without kernels, or of another version.
+    except sqlite3.Error as error:
+        if "no such table" in str(error):
+            return []  # Nothing was recorded, or by another version.
+        raise Unreadable(f"the database {path} is damaged or cannot be opened: {error}") from error
 
 
 def summary(folder):
     """One line; None without records."""
     try:
         kernels, operations = read(folder)
-    except (IndexError, KeyError, TypeError, UnicodeDecodeError) as error:
-        return f"records in another form than that of CubeCL 0.11: {error!r}"
+    except Unreadable as error:
+        return str(error)
     parts = [
         f"{len(work)} {name} in {sum(one.seconds for one in work):.1f} s, the longest in {work[0].seconds:.1f} s"
         for name, work in [("kernels compiled", kernels), ("operations tuned", operations)]
@@ -95,7 +108,10 @@ def item(data, at):
 
 def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else pathlib.Path.home() / ".cache/cubecl"
-    kernels, operations = read(folder)
+    try:
+        kernels, operations = read(folder)
+    except Unreadable as error:
+        sys.exit(str(error))
     print(summary(folder) or f"no records in {folder}")
     for name, work in [("kernels", kernels), ("operations", operations)]:
         for one in work[:SHOWN]:

@@ -179,6 +179,10 @@ fn divergence_names_step_replica_and_parameter(program: &Program) {
             "the gradient of `conv1.weight` holds NaN",
         ],
     );
+    program.fails(
+        &[&options[..], &folder, &["--detect-anomalies"]].concat(),
+        &["of 2 failed", "--detect-anomalies: the loss `loss` is"],
+    );
     let printed = program.runs(&[&["test"], &folder[..]].concat());
     assert!(
         !printed.contains("warning"),

@@ -80,3 +80,22 @@ fn records_tell_what_a_start_compiled_and_tuned() {
         .expect("Python");
     assert_eq!(text(&missing).trim(), "no records in missing");
 }
+
+#[test]
+fn damaged_records_are_named() {
+    let Some(python) = python::interpreter() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let database = folder.path().join("default.db");
+    fs::write(
+        &database,
+        "no database, but long enough for a header of one",
+    )
+    .expect("a file");
+    let options = [folder.path().to_str().expect("a path in UTF-8")];
+    let refused = output(&mut script(&python, "records.py", &options), TRAINING);
+    assert_eq!(refused.status.code(), Some(1));
+    let expected = format!("the database {} is damaged", database.display());
+    assert!(text(&refused).contains(&expected), "{}", text(&refused));
+}

@@ -23,6 +23,9 @@ fn the_default_crate_passes_its_own_tests() {
     assert_eq!(listed, guards().iter().map(String::as_str).collect());
 }
 
+/// A fast build of the engine, whose own tests compute little.
+const QUICK_ENGINE: &[&str] = &["profile.dev.package.kiln-engine.opt-level=0"];
+
 /// The engine's features with unit tests that this machine can build.
 fn engine_features() -> String {
     format!("tensorboard,image-folder,download,{}", mpi::feature())
@@ -30,7 +33,7 @@ fn engine_features() -> String {
 
 #[test]
 fn the_engine_passes_its_own_tests() {
-    let project = Project::of_engine();
+    let project = Project::of_engine().with_settings(QUICK_ENGINE);
     let features = engine_features();
     project.cargo(&["test", "-p", "kiln-engine", "--features", &features]);
 }
@@ -38,9 +41,7 @@ fn the_engine_passes_its_own_tests() {
 #[test]
 #[ignore = "long"]
 fn the_engine_passes_its_tests_without_tensorboard() {
-    // A fast build, as nothing here computes.
-    let quick = &["profile.dev.package.kiln-engine.opt-level=0"];
-    let project = Project::of_engine().with_settings(quick);
+    let project = Project::of_engine().with_settings(QUICK_ENGINE);
     project.cargo(&["test", "-p", "kiln-engine", "--lib", "report"]);
 }
 

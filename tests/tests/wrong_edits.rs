@@ -8,7 +8,7 @@ use kiln_tests::{
 };
 
 /// The site, its file, the text to replace, and the replacement.
-const EDITS: [(&str, &str, &str, &str); 23] = [
+const EDITS: [(&str, &str, &str, &str); 24] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -56,6 +56,12 @@ const EDITS: [(&str, &str, &str, &str); 23] = [
         "model.rs",
         "model.finish(x.into()).into()",
         "model.finish(x.tensor() * 2.0).into()",
+    ),
+    (
+        "model.weights",
+        "model.rs",
+        "WeightNames = &[];",
+        "WeightNames = &[(\"^features\\\\.0\\\\.\", \"convolution1.\")];",
     ),
     (
         "optimizer.choice",

@@ -14,6 +14,7 @@ use kiln_engine::{
     ModelAndOptimizer,
     layers::{conv2d, gelu},
     pipeline::Stage,
+    weights::WeightNames,
 };
 
 use crate::{
@@ -90,6 +91,9 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
         forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
+
+/// Renames for `--init-from`: none.
+pub const WEIGHT_NAMES: WeightNames = &[];
 
 /// The training state: the model with its optimizer.
 pub type Trainable = ModelAndOptimizer<Model>;

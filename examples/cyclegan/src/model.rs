@@ -15,6 +15,7 @@ use kiln_engine::{
     optim::{FlatGradients, ScheduledOptimizer},
     options::StrategyKind,
     pipeline::{Activation, Stage},
+    weights::WeightNames,
 };
 
 use crate::{cli::Args, dataset::Batch};
@@ -164,6 +165,9 @@ pub const STAGES: &[Stage<Model, Batch>] = &[Stage {
     ],
     forward: |model, batch, _| model.forward(batch).into(),
 }];
+
+/// Renames for `--init-from`: none.
+pub const WEIGHT_NAMES: WeightNames = &[];
 
 /// The four networks, each with an optimizer of its own.
 #[derive(Clone)]

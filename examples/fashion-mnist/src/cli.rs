@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use kiln_engine::{
     checkpoint::Which,
     optim::Schedule,
-    options::{Compile, EXIT_STATUS, Infer, Launch, Options, Serve, positive},
+    options::{Compare, Compile, EXIT_STATUS, Export, Infer, Launch, Options, Serve, positive},
 };
 
 use crate::strategy::DEFAULT_STRATEGY;
@@ -60,12 +60,16 @@ pub enum Command {
     Test(Test),
     /// Predict with a checkpoint, on one device.
     Infer(Infer),
+    /// Write the weights of a checkpoint to a file for other programs, or for --init-from.
+    Export(Export),
     /// Compile and tune the GPU kernels of a training with these options, for --kernels on other machines.
     Compile(Compile),
     /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
     Launch(Launch),
     /// Serve the devices of this machine to programs that train with `--strategy remote`.
     Serve(Serve),
+    /// Compare runs: the options, program and data that differ, metrics and time.
+    Compare(Compare),
 }
 
 /// What `test` tests, and on what.

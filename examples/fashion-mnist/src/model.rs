@@ -16,6 +16,7 @@ use kiln_engine::{
     loss::scale_regularization_loss,
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
+    weights::WeightNames,
 };
 
 use crate::{
@@ -125,6 +126,9 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
         forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
+
+/// Renames for `--init-from`: none.
+pub const WEIGHT_NAMES: WeightNames = &[];
 
 /// The training state: the model with its optimizer.
 pub type Trainable = ModelAndOptimizer<Model>;

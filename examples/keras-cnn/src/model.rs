@@ -15,6 +15,7 @@ use kiln_engine::{
     layers::{Dropout, conv2d_relu_max_pool2d},
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
+    weights::WeightNames,
 };
 
 use crate::{
@@ -89,6 +90,9 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
         forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
+
+/// Renames for `--init-from`: none.
+pub const WEIGHT_NAMES: WeightNames = &[];
 
 /// The training state: the model with its optimizer.
 pub type Trainable = ModelAndOptimizer<Model>;

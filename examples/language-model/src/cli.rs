@@ -4,7 +4,9 @@ use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 use kiln_engine::{
     checkpoint::Which,
-    options::{Compile, EXIT_STATUS, Infer, Launch, Options, Serve, Test, at_least_one},
+    options::{
+        Compare, Compile, EXIT_STATUS, Export, Infer, Launch, Options, Serve, Test, at_least_one,
+    },
 };
 
 use crate::{model::Precision, strategy::DEFAULT_STRATEGY};
@@ -53,12 +55,16 @@ pub enum Command {
     Test(Test),
     #[command(flatten)]
     Infer(Use),
+    /// Write the weights of a checkpoint to a file for other programs, or for --init-from.
+    Export(Export),
     /// Compile and tune the GPU kernels of a training with these options, for --kernels on other machines.
     Compile(Compile),
     /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
     Launch(Launch),
     /// Serve the devices of this machine to programs that train with `--strategy remote`.
     Serve(Serve),
+    /// Compare runs: the options, program and data that differ, metrics and time.
+    Compare(Compare),
 }
 
 /// What a trained model is used for.

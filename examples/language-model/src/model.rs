@@ -24,6 +24,7 @@ use kiln_engine::{
     pipeline::Stage,
     replica::replica_context,
     report::terminal,
+    weights::WeightNames,
 };
 
 use crate::{
@@ -215,6 +216,9 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
         forward: |model, _, x| model.finish(x.into()).into(),
     },
 ];
+
+/// Renames for `--init-from`: none.
+pub const WEIGHT_NAMES: WeightNames = &[];
 
 /// The training state: the model with its optimizer.
 pub type Trainable = ModelAndOptimizer<Model>;

@@ -12,7 +12,7 @@ use clap::Parser;
 use kiln_engine::{
     TrainState,
     globals::update_trainable,
-    metric::Metric,
+    metric::{Metric, Perplexity},
     model::named_parameters,
     optim::{FlatGradients, Gradients},
 };
@@ -25,7 +25,7 @@ use training::{
         sample::{Settings, sample},
     },
     loss::SparseCategoricalCrossentropy,
-    metric::{Perplexity, next_byte_accuracy},
+    metric::next_byte_accuracy,
     model::{Model, create_schedule},
     train::{distributed_train_step, train_step},
 };
@@ -249,8 +249,9 @@ fn the_norms_do_not_shrink() -> Result<()> {
 fn perplexity_is_that_of_the_merged_loss() -> Result<()> {
     let device = Device::flex();
     let mut replicas = [&[1.0, 1.0, 1.0][..], &[5.0]].map(|losses| {
-        let mut perplexity = Perplexity::new();
-        perplexity.update(&Tensor::from_floats(losses, &device));
+        let mut perplexity = Perplexity::new("perplexity");
+        let losses = Tensor::<1>::from_floats(losses, &device);
+        perplexity.update_losses(&losses, None).unwrap();
         perplexity
     });
     let other = replicas[1].state();
@@ -280,11 +281,12 @@ fn a_byte_with_a_logit_that_is_not_finite_is_wrong() {
             .map(|loss| loss.is_finite())
             .collect();
         assert_eq!(finite, [false, true], "{value} for one byte of the first");
-        let mut perplexity = Perplexity::new();
-        perplexity.update(&losses);
+        let mut perplexity = Perplexity::new("perplexity");
+        perplexity.update_losses(&losses, None).unwrap();
         assert!(perplexity.results()[0].1.is_nan(), "{value}");
         perplexity.reset();
-        perplexity.update(&Tensor::from_floats([1.0, value], &device));
+        let losses = Tensor::<1>::from_floats([1.0, value], &device);
+        perplexity.update_losses(&losses, None).unwrap();
         assert!(perplexity.results()[0].1.is_nan(), "a loss of {value}");
     }
 }

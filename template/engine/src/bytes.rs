@@ -4,10 +4,15 @@ use sha2::{Digest, Sha256};
 
 /// The bytes of `values`.
 pub(crate) fn to_bytes(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    let mut bytes = Vec::new();
+    extend(&mut bytes, values);
+    bytes
+}
+
+/// Appends the bytes of `values`.
+pub(crate) fn extend(bytes: &mut Vec<u8>, values: &[f32]) {
+    bytes.reserve_exact(size_of_val(values));
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
 /// The values encoded in `bytes`; an incomplete last one is dropped.

@@ -15,6 +15,7 @@ use burn::{
 
 use crate::{
     comm::ReduceOp,
+    ema::{self, Weights},
     metric::{MergedMetric, Metric, merge_metric_states, metric_results, metric_states},
     model::{
         TrainingLayers, has_running_statistics, load_parameters, load_running_statistics,
@@ -198,14 +199,21 @@ pub fn register_trainable<T: Task>(trainable: T::Trainable) {
 }
 
 /// Enables or disables, on this replica, the layers that differ in training, as by
-/// [`set_training_layers`], and returns those of the model.
+/// [`set_training_layers`], and returns those that are enabled now or were until now.
 ///
 /// # Errors
 /// No model is registered.
 pub fn enable_training_layers<T: Task>(enabled: bool) -> Result<TrainingLayers> {
+    let set = || update_model::<T>(|model| Ok(set_training_layers(model, enabled)));
+    // Only enabled layers are found.
+    if enabled {
+        set()?;
+    }
     let layers = with_model::<T, _>(training_layers)?;
-    update_model::<T>(|model| Ok(set_training_layers(model, enabled)))?;
-    update_draws_from_burn::<T>()?;
+    if !enabled {
+        set()?;
+    }
+    replica_context()?.set_draws_from_burn(enabled && layers.draws_from_burn());
     Ok(layers)
 }
 
@@ -284,7 +292,7 @@ pub fn reset_metrics<T: Task>(split: Split) -> Result<()> {
 pub fn merged_metrics<T: Task>(split: Split) -> Result<Vec<MergedMetric>> {
     let strategy = strategy()?;
     let per_replica = strategy.run_on_all(move |_| {
-        with_metrics::<T, _>(split, |metrics| metric_states(&metrics.all()))
+        with_metrics::<T, _>(split, |metrics| metric_states(&metrics.all()))?
     })?;
     let states = strategy.gather_metric_states(per_replica)?;
     let mut merged =
@@ -305,11 +313,29 @@ pub fn model<T: Task>() -> Result<T::Model> {
 
 /// Prepares the model for validation and test: without autodiff, and with running statistics, as of batch
 /// normalisation, averaged over all replicas, which must all call this. The model for training keeps its
-/// own.
+/// own. With `--ema`, the prepared model has the averaged weights, unless `--weights model` is given.
 ///
 /// # Errors
 /// Another replica failed.
 pub fn prepare_inference<T: Task>(replica: &ReplicaContext) -> Result<()> {
+    let model = model_with::<T>(ema::evaluated(), replica)?;
+    T::with_registry(|registry| registry.inference = Some(model));
+    Ok(())
+}
+
+/// The model of [`prepare_inference`] with the weights of choice; all replicas must call this.
+///
+/// # Errors
+/// Another replica failed, or this training averages no weights.
+pub(crate) fn model_with<T: Task>(weights: Weights, replica: &ReplicaContext) -> Result<T::Model> {
+    match weights {
+        Weights::Model => unaveraged_model::<T>(replica),
+        Weights::Ema => ema::inference_model::<T>(replica),
+    }
+}
+
+/// The model of the last update, with averaged running statistics.
+fn unaveraged_model<T: Task>(replica: &ReplicaContext) -> Result<T::Model> {
     let mut model = with_model::<T, _>(T::Model::valid)?;
     let mut statistics = with_model::<T, _>(running_statistics)?;
     if !statistics.is_empty() {
@@ -317,8 +343,7 @@ pub fn prepare_inference<T: Task>(replica: &ReplicaContext) -> Result<()> {
         let load = |model: &T::Model| load_running_statistics(model, &statistics);
         model = with_model::<T, _>(load)?.valid();
     }
-    T::with_registry(|registry| registry.inference = Some(model));
-    Ok(())
+    Ok(model)
 }
 
 /// The model that [`prepare_inference`] prepared on this replica.
@@ -361,10 +386,11 @@ pub fn set_gradient_norm(norm: f64) {
     GLOBALS.with_borrow_mut(|globals| globals.gradient_norm = Some(norm));
 }
 
-/// As [`set_gradient_norm`], with a norm that is read later, together with others.
+/// As [`set_gradient_norm`], with a norm that is read later, together with others: at the latest after
+/// `updates_between_reads` updates, here.
 ///
 /// # Errors
-/// Many are to be read, and those of [`read_gradient_norms`].
+/// Those of [`read_gradient_norms`], if norms are read.
 pub(crate) fn set_unread_gradient_norm(squares: Tensor<1>, norm: NormCheck) -> Result<()> {
     let unread = GLOBALS.with_borrow_mut(|globals| {
         let step = globals.step;
@@ -545,6 +571,7 @@ pub fn release_trainable<T: Task>() -> Result<()> {
         registry.trainable = None;
         registry.inference = None;
     });
+    ema::release();
     GLOBALS.with_borrow_mut(|globals| globals.released_statistics = Some(statistics));
     Ok(())
 }
@@ -588,9 +615,11 @@ fn unregistered(what: &str, factory: &str, file: &str, step: usize) -> anyhow::E
     )
 }
 
-/// The state that an update changes: model, optimizers, number of updates and last gradients.
+/// The state that an update changes: model, optimizers, averaged parameters, number of updates and last
+/// gradients.
 pub struct TrainingState<T: Task> {
     trainable: T::Trainable,
+    ema: Option<ema::Shared>,
     step: usize,
     last_gradients: Option<Arc<FlatGradients>>,
 }
@@ -599,6 +628,7 @@ impl<T: Task> Clone for TrainingState<T> {
     fn clone(&self) -> Self {
         TrainingState {
             trainable: self.trainable.clone(),
+            ema: self.ema.clone(),
             step: self.step,
             last_gradients: self.last_gradients.clone(),
         }
@@ -614,6 +644,7 @@ pub fn training_state<T: Task>() -> Result<TrainingState<T>> {
     GLOBALS.with_borrow(|globals| {
         Ok(TrainingState {
             trainable,
+            ema: ema::shared(),
             step: globals.step,
             last_gradients: globals.last_gradients.clone(),
         })
@@ -624,6 +655,7 @@ impl<T: Task> ReplicaState<T> for TrainingState<T> {
     fn mirror(self, device: &Device) -> Result<Self> {
         Ok(TrainingState {
             trainable: mirror_trainable::<T>(self.trainable, device)?,
+            ema: self.ema.map(|ema| ema.mirror(device)).transpose()?,
             ..self
         })
     }
@@ -638,6 +670,9 @@ impl<T: Task> ReplicaState<T> for TrainingState<T> {
             trainable = trainable.with_model(model);
         }
         register_trainable::<T>(trainable);
+        if let Some(ema) = self.ema {
+            ema.register();
+        }
         GLOBALS.with_borrow_mut(|globals| {
             globals.step = self.step;
             globals.last_gradients = self.last_gradients;
@@ -664,8 +699,12 @@ pub mod erased {
         /// The state cannot be copied to `device`.
         fn register_on(self: Box<Self>, device: &Device) -> Result<()>;
 
-        /// Serializes the number of updates and the parameters, for [`load`] in another process.
-        fn to_bytes(&self) -> Vec<u8>;
+        /// Serializes the number of updates, the parameters and their averages, for [`load`] in another
+        /// process.
+        ///
+        /// # Errors
+        /// A device failed.
+        fn to_bytes(&self) -> Result<Vec<u8>>;
 
         /// Whether the model has running statistics, which clones of it share.
         fn has_running_statistics(&self) -> bool;
@@ -681,11 +720,15 @@ pub mod erased {
             Ok(())
         }
 
-        fn to_bytes(&self) -> Vec<u8> {
-            let values = parameters(self.trainable.model());
-            let mut bytes = (self.step as u64).to_le_bytes().to_vec();
+        fn to_bytes(&self) -> Result<Vec<u8>> {
+            let mut values = parameters(self.trainable.model());
+            let numbers = [self.step, values.len()].map(|number| (number as u64).to_le_bytes());
+            if let Some(ema) = &self.ema {
+                values.extend(ema.values()?);
+            }
+            let mut bytes = numbers.concat();
             bytes.extend(to_bytes(&values));
-            bytes
+            Ok(bytes)
         }
 
         fn has_running_statistics(&self) -> bool {
@@ -701,6 +744,7 @@ pub mod erased {
         parameters: fn() -> Result<Vec<f32>>,
         load_parameters: fn(&[f32]) -> Result<()>,
         hash_parameters: fn() -> Result<u64>,
+        average_statistics: fn() -> Result<()>,
         gradients: fn(&[f32]) -> Result<FlatGradients>,
         pub(super) learning_rates: fn() -> Result<Vec<(&'static str, f64)>>,
     }
@@ -713,6 +757,7 @@ pub mod erased {
                 parameters: || with_model::<T, _>(parameters),
                 load_parameters: |values| update_model::<T>(|model| load_parameters(model, values)),
                 hash_parameters: || with_model::<T, _>(hash_parameters),
+                average_statistics: ema::update_statistics::<T>,
                 gradients: |values| FlatGradients::from_values(&model::<T>()?, values),
                 learning_rates: learning_rates::<T>,
             }
@@ -757,6 +802,14 @@ pub mod erased {
         (access()?.hash_parameters)()
     }
 
+    /// With `--ema`, averages the running statistics of this replica after an update.
+    ///
+    /// # Errors
+    /// No model is registered.
+    pub fn average_statistics() -> Result<()> {
+        (access()?.average_statistics)()
+    }
+
     /// Loads the parameters after update number `step` on this replica.
     ///
     /// # Errors
@@ -766,15 +819,20 @@ pub mod erased {
         (access()?.load_parameters)(values)
     }
 
-    /// Loads the number of updates and the parameters of a replica in another process on this replica.
+    /// Loads the number of updates, the parameters and their averages of a replica in another process on
+    /// this replica.
     ///
     /// # Errors
     /// The parameters do not match the model.
     pub fn load(bytes: &[u8]) -> Result<()> {
-        let (step, values) = bytes
-            .split_first_chunk()
-            .context("a process sent no parameters")?;
-        load_at(u64::from_le_bytes(*step) as usize, &to_values(values))
+        let missing = "a process sent no parameters";
+        let (step, bytes) = bytes.split_first_chunk().context(missing)?;
+        let (len, bytes) = bytes.split_first_chunk().context(missing)?;
+        let values = to_values(bytes);
+        let [step, len] = [step, len].map(|number| u64::from_le_bytes(*number) as usize);
+        let (parameters, averages) = values.split_at_checked(len).context(missing)?;
+        load_at(step, parameters)?;
+        ema::load_values(averages)
     }
 
     /// The gradients of the model from the concatenated values of all parameters' gradients.

@@ -12,14 +12,17 @@
 //! | [`pipeline`] | models split into stages, for `model-parallel` |
 //! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
+//! | [`ema`] | an exponential moving average of the weights |
 //! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
 //! | [`model`] | parameters, running statistics and random layers of any module |
 //! | [`data`] | datasets: files, batches, shards, prefetching |
 //! | [`training`] | epochs, updates and callbacks |
 //! | [`checkpoint`] | checkpoints, resuming, signals |
+//! | [`weights`] | initial weights from files of other programs, and export |
 //! | [`report`], [`picture`], [`tensorboard`] | progress, logs and profiles; samples and curves; event files |
 //! | [`run_record`] | run metadata: options, program, data |
-//! | [`options`] | options of the command line |
+//! | [`comparison`] | the command `compare`: runs side by side |
+//! | [`options`] | options of the command line and of configuration files |
 //! | [`task`], [`globals`] | the interface to a task, and per-replica state |
 //! | [`contract`] | helpers of contract tests |
 
@@ -30,8 +33,11 @@
 mod bytes;
 pub mod checkpoint;
 pub mod comm;
+pub mod comparison;
+mod configuration;
 pub mod contract;
 pub mod data;
+pub mod ema;
 pub mod globals;
 pub mod kernels;
 pub mod launch;
@@ -53,6 +59,7 @@ pub mod tensorboard;
 mod test_task;
 pub mod training;
 pub mod vectors;
+pub mod weights;
 pub mod workers;
 
 pub use globals::Split;

@@ -2,15 +2,18 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{checkpoint::Which, comm::CrossDevice};
+use crate::{checkpoint::Which, comm::CrossDevice, ema::Weights};
 
 /// The exit statuses, for the help text.
-pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line, and \
+pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line or configuration file, and \
                                128 + the signal that stopped the run (130 after Ctrl-C, 143 after SIGTERM), \
                                which --resume continues.";
+
+/// The longest time that an option takes.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The values of `--strategy`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,11 @@ pub enum StrategyKind {
 /// Options of every training. A task changes a default with `#[command(mut_arg(..))]`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
+    /// File of options, such as the `run.toml` of a run, which it repeats. The command line and environment
+    /// variables precede it; `--no-FLAG` unsets a flag of it.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// Passes over the training examples.
     #[arg(long, global = true, default_value_t = 20, value_parser = at_least_one)]
     pub epochs: usize,
@@ -71,6 +79,11 @@ pub struct Options {
     #[arg(long, global = true)]
     pub check_replicas: bool,
 
+    /// Check losses and gradients on each replica after each backward pass, and stop if one is not finite,
+    /// naming the first parameter, whatever TODO(train.gradients) chose; slow.
+    #[arg(long, global = true)]
+    pub detect_anomalies: bool,
+
     /// HOST:PORT of the Burn servers of `remote`; for `launch`, hosts with SSH access without a password and
     /// this program at the same path.
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',')]
@@ -83,6 +96,21 @@ pub struct Options {
     /// Seed of the initial weights and the order of examples.
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
+
+    /// Average the weights with this decay, such as 0.999 (exponential moving average), and use the average
+    /// for validation, the best checkpoint, test and predictions [default: off].
+    #[arg(long, global = true, value_name = "DECAY", value_parser = decay)]
+    pub ema: Option<f64>,
+
+    /// Warm up the decay of --ema: 1 - t^(-2/3) after update t, until it reaches DECAY. For trainings of
+    /// fewer updates than several times 1 / (1 - DECAY).
+    #[arg(long, global = true)]
+    pub ema_warmup: bool,
+
+    /// Weights for validation, test and predictions [default: ema in trainings with --ema and for their
+    /// checkpoints, otherwise model].
+    #[arg(long, global = true, value_enum, value_name = "WHICH")]
+    pub weights: Option<Weights>,
 
     /// Folder of the data files; the environment variable also applies to the contract tests [default: the
     /// data of the project].
@@ -128,6 +156,16 @@ pub struct Options {
     #[arg(long, global = true, value_name = "BUNDLE")]
     pub kernels: Option<PathBuf>,
 
+    /// Start from the weights in a file: safetensors, PyTorch's `.pt`, or a checkpoint of this program, of which
+    /// only the model is used. Names are mapped in src/model.rs. A training that --resume continues does not read it.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub init_from: Option<PathBuf>,
+
+    /// With --init-from: keep the initial values of weights that the file lacks or has in another shape, as for a new
+    /// head.
+    #[arg(long, global = true)]
+    pub init_partial: bool,
+
     /// Resume from the latest checkpoint in the output folder, if any.
     #[arg(long, global = true)]
     pub resume: bool,
@@ -140,13 +178,42 @@ pub struct Options {
     #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
     pub checkpoint_steps: Option<usize>,
 
+    /// End training after this many validations in a row without a better value of the metric that selects
+    /// the best checkpoint (early stopping).
+    #[arg(long, global = true, value_name = "VALIDATIONS", value_parser = at_least_one)]
+    pub patience: Option<usize>,
+
+    /// Change of that metric up to which a value is not better for --patience [default: 0].
+    #[arg(long, global = true, value_name = "CHANGE", value_parser = not_negative)]
+    #[arg(allow_negative_numbers = true)]
+    pub min_delta: Option<f64>,
+
+    /// End training after the first step or validation beyond this time, such as 90s, 30m, 12h, 2d or 1h30m,
+    /// of all runs that --resume joins; a checkpoint is saved, and the test follows.
+    #[arg(long, global = true, value_name = "TIME", value_parser = time)]
+    pub max_time: Option<Duration>,
+
+    /// Train on N examples only, drawn by --seed; of a dataset with an order of its own, the first N.
+    #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
+    pub limit_train: Option<usize>,
+
+    /// Validate on N examples only, drawn likewise.
+    #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
+    pub limit_validation: Option<usize>,
+
+    /// Train and validate on the same N batches of training examples, without augmentation: a correct model
+    /// and training step reach a loss near 0.
+    #[arg(long, global = true, value_name = "N", value_parser = at_least_one)]
+    pub overfit_batches: Option<usize>,
+
     /// Number of latest checkpoints to keep, in addition to the best one.
     #[arg(long, global = true, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub keep: usize,
 }
 
 /// Options that may differ between the processes of a job or are compared elsewhere.
-pub(crate) const OF_A_PROCESS: [&str; 16] = [
+pub(crate) const OF_A_PROCESS: [&str; 17] = [
+    "--config",
     "--strategy",
     "--replicas",
     "--devices",
@@ -166,6 +233,28 @@ pub(crate) const OF_A_PROCESS: [&str; 16] = [
 ];
 
 impl Options {
+    /// Refuses options that others make meaningless, given before or after a subcommand.
+    ///
+    /// # Errors
+    /// There are such options.
+    pub(crate) fn ensure_fit_together(&self) -> Result<()> {
+        ensure!(
+            self.min_delta.is_none() || self.patience.is_some(),
+            "--min-delta is for early stopping: give --patience, too, or leave it out"
+        );
+        let limits = [
+            ("--limit-train", self.limit_train),
+            ("--limit-validation", self.limit_validation),
+        ];
+        let limit = limits.iter().find(|(_, limit)| limit.is_some());
+        if let (Some(_), Some((limit, _))) = (self.overfit_batches, limit) {
+            bail!(
+                "--overfit-batches chooses the examples of training and validation: leave out {limit}"
+            );
+        }
+        Ok(())
+    }
+
     /// Whether a checkpoint is due after update number `step`.
     pub fn saves_after(&self, step: usize) -> bool {
         self.checkpoint_steps
@@ -187,12 +276,16 @@ pub enum Command {
     Test(Test),
     /// Predict with a checkpoint, on one device.
     Infer(Infer),
+    /// Write the weights of a checkpoint to a file for other programs, or for --init-from.
+    Export(Export),
     /// Compile and tune the GPU kernels of a training with these options, for --kernels on other machines.
     Compile(Compile),
     /// Start several processes with MPI, each a worker of `multi-worker-mirrored` or the `--strategy` given.
     Launch(Launch),
     /// Serve the devices of this machine to programs that train with `--strategy remote`.
     Serve(Serve),
+    /// Compare runs: the options, program and data that differ, metrics and time.
+    Compare(Compare),
 }
 
 /// Options of `test`.
@@ -203,12 +296,53 @@ pub struct Test {
     pub checkpoint: Which,
 }
 
+/// Options of `export`.
+#[derive(Args, Clone, Debug)]
+pub struct Export {
+    /// The file to write.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+
+    /// Names and layouts of the weights.
+    #[arg(long, value_enum, default_value_t = WeightFormat::Safetensors)]
+    pub format: WeightFormat,
+
+    /// `latest` or `best` of the output folder, or the folder of a checkpoint.
+    #[arg(long, value_name = "WHICH", default_value = "latest")]
+    pub checkpoint: Which,
+
+    /// Replace the file if it exists.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// The values of `export --format`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// A safetensors file with the names and layouts of Burn.
+    Safetensors,
+    /// A safetensors file with the names and layouts of PyTorch's layers, for `load_state_dict`.
+    PytorchNames,
+}
+
 /// Options of `compile`.
 #[derive(Args, Clone, Debug)]
 pub struct Compile {
     /// The bundle to write.
     #[arg(value_name = "BUNDLE")]
     pub bundle: PathBuf,
+}
+
+/// Options of `compare`.
+#[derive(Args, Clone, Debug)]
+pub struct Compare {
+    /// Output folders of runs.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+
+    /// Picture of the training and validation curves of all runs.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Options of `serve`.
@@ -284,6 +418,50 @@ pub fn positive(text: &str) -> Result<f64> {
     Ok(number)
 }
 
+/// Parses `--ema`.
+fn decay(text: &str) -> Result<f64> {
+    let decay: f64 = text.parse()?;
+    ensure!(
+        (0.0..1.0).contains(&decay),
+        "must be at least 0 and below 1: 0.999 averages over about 1,000 updates"
+    );
+    Ok(decay)
+}
+
+/// Parses a finite number of 0 or more.
+fn not_negative(text: &str) -> Result<f64> {
+    let number: f64 = text.parse()?;
+    ensure!(
+        number.is_finite() && number >= 0.0,
+        "must be a number of 0 or more"
+    );
+    Ok(number)
+}
+
+/// Parses numbers with units of time, whose sum is above 0 and at most a year.
+fn time(text: &str) -> Result<Duration> {
+    let parts = text.split_inclusive(|letter: char| letter.is_ascii_alphabetic());
+    let seconds = parts.map(seconds_of_part).sum::<Result<f64>>();
+    let seconds = seconds.context("must be numbers with units: 90s, 30m, 12h, 2d or 1h30m")?;
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    ensure!(
+        time > Duration::ZERO && time <= YEAR,
+        "must be above 0 and at most a year"
+    );
+    Ok(time)
+}
+
+/// The seconds of a number with a unit.
+fn seconds_of_part(part: &str) -> Result<f64> {
+    const UNITS: [(char, f64); 4] = [('s', 1.0), ('m', 60.0), ('h', 3_600.0), ('d', 86_400.0)];
+    let mut units = UNITS.into_iter();
+    let number = units.find_map(|(unit, seconds)| Some((part.strip_suffix(unit)?, seconds)));
+    let (number, seconds) = number.context("a number has no unit")?;
+    let number: f64 = number.trim().parse()?;
+    ensure!(number >= 0.0, "a number is negative");
+    Ok(number * seconds)
+}
+
 /// Parses `--replicas`; bounded, as each replica is a thread with buffers of its own.
 fn replicas(text: &str) -> Result<usize> {
     let replicas = at_least_one(text)?;
@@ -302,7 +480,6 @@ fn prefetch(text: &str) -> Result<usize> {
 }
 
 fn seconds(text: &str) -> Result<Duration> {
-    const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     let seconds: f64 = text.parse()?;
     let seconds = Duration::try_from_secs_f64(seconds);
     let seconds = seconds.context("must be a number of seconds, 0 or more")?;
@@ -314,6 +491,7 @@ fn seconds(text: &str) -> Result<Duration> {
 mod tests {
     use clap::Parser;
 
+    use super::*;
     use crate::test_task::Cli;
 
     #[test]
@@ -336,5 +514,106 @@ mod tests {
             let error = refusal(option, too_many).unwrap();
             assert!(error.contains(option) && error.contains(advice), "{error}");
         }
+    }
+
+    fn parsed(words: &[&str]) -> Result<Options, String> {
+        let parsed = Cli::try_parse_from([&["test"], words].concat());
+        parsed
+            .map(|cli| cli.options)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in [
+            ("90s", 90.0),
+            ("30m", 1_800.0),
+            ("12h", 43_200.0),
+            ("2d", 172_800.0),
+            ("1h30m", 5_400.0),
+            ("0.5s", 0.5),
+        ] {
+            let time = parsed(&["--max-time", text]).unwrap().max_time.unwrap();
+            assert!(
+                (time.as_secs_f64() - seconds).abs() < 1e-9,
+                "{text}: {time:?}"
+            );
+        }
+        let units = "must be numbers with units";
+        for (text, message) in [
+            ("5", units),
+            ("", "must be above 0"),
+            ("1h5", units),
+            ("90ms", units),
+            ("h", units),
+            ("1w", units),
+            ("0s", "must be above 0"),
+            ("nans", units),
+            ("99999999999d", "at most a year"),
+            ("366d", "at most a year"),
+        ] {
+            let error = parsed(&["--max-time", text]).unwrap_err();
+            assert!(
+                error.contains("--max-time") && error.contains(message),
+                "{error}"
+            );
+        }
+        assert!(parsed(&["--max-time=-1h"]).unwrap_err().contains(units));
+    }
+
+    #[test]
+    fn early_stopping_and_limits_are_checked() {
+        for (words, messages) in [
+            (&["--patience", "0"][..], ["--patience", "at least 1"]),
+            (
+                &["--patience", "2", "--min-delta", "-1"],
+                ["--min-delta", "0 or more"],
+            ),
+            (
+                &["--patience", "2", "--min-delta", "nan"],
+                ["--min-delta", "0 or more"],
+            ),
+            (&["--limit-train", "0"], ["--limit-train", "at least 1"]),
+            (
+                &["--limit-validation", "0"],
+                ["--limit-validation", "at least 1"],
+            ),
+            (
+                &["--overfit-batches", "0"],
+                ["--overfit-batches", "at least 1"],
+            ),
+        ] {
+            let error = parsed(words).unwrap_err();
+            let all = messages.iter().all(|message| error.contains(message));
+            assert!(all, "{words:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_that_others_make_meaningless_are_refused() {
+        for (words, messages) in [
+            (
+                &["--min-delta", "0.1"][..],
+                ["--min-delta is for early", "--patience"],
+            ),
+            (
+                &["--overfit-batches", "2", "--limit-train", "9"],
+                ["--overfit-batches", "leave out --limit-train"],
+            ),
+            (
+                &["--limit-validation", "9", "train", "--overfit-batches", "2"],
+                ["--overfit-batches", "leave out --limit-validation"],
+            ),
+        ] {
+            let error = parsed(words).unwrap().ensure_fit_together().unwrap_err();
+            let error = error.to_string();
+            let all = messages.iter().all(|message| error.contains(message));
+            assert!(all, "{words:?}: {error}");
+        }
+        let words = ["--patience", "2", "train", "--min-delta", "0.1"];
+        let options = parsed(&words).unwrap();
+        options.ensure_fit_together().unwrap();
+        assert_eq!((options.patience, options.min_delta), (Some(2), Some(0.1)));
+        parsed(&[]).unwrap().ensure_fit_together().unwrap();
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     optim::{FlatGradients, NonFinite, ScheduledOptimizer},
     picture::Sample,
     pipeline::{Activation, Stage},
+    weights::WeightNames,
 };
 
 /// A task: its types, and the functions that the engine calls. A project implements it once.
@@ -32,6 +33,9 @@ pub trait Task: Sized + 'static {
 
     /// The pipeline stages of the model under `model-parallel`.
     const STAGES: &'static [Stage<Self::Model, Self::Batch>];
+
+    /// Renames for the names in files of `--init-from`.
+    const WEIGHT_NAMES: WeightNames = &[];
 
     /// The validation metric that selects the best checkpoint.
     const BEST: Best;

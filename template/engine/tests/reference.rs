@@ -65,7 +65,7 @@ fn merged<M: Metric + Clone>(
                 update(&mut replica, start, *len);
             }
             start += len;
-            metric_states(&[&mut replica])
+            metric_states(&[&mut replica]).unwrap()
         })
         .collect();
     let mut merged = metric;

@@ -9,11 +9,12 @@ use kiln_engine::{
     optim::FlatGradients,
     pipeline::{ensure_split, run_stages},
     replica::replica_context,
+    weights::ensure_names,
 };
 use training::{
     globals,
     loss::per_example_losses,
-    model::STAGES,
+    model::{STAGES, WEIGHT_NAMES},
     train::{distributed_train_step, train_step},
 };
 
@@ -93,6 +94,19 @@ fn the_stages_are_the_model() {
             );
             Ok(())
         })
+    });
+}
+
+#[test]
+fn names_in_files_are_mapped_to_the_model() {
+    contract("model.weights", || {
+        let job = set_up_replicas(1)?;
+        ensure!(
+            WEIGHT_NAMES.iter().all(|(pattern, _)| !pattern.is_empty()),
+            "an empty pattern in WEIGHT_NAMES fits between all letters of a name"
+        );
+        job.strategy
+            .run_on_first(|_| ensure_names(&globals::model()?, WEIGHT_NAMES))
     });
 }
 

@@ -1,6 +1,6 @@
 use std::{
     panic,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
 };
 
@@ -90,6 +90,14 @@ pub fn sample(args: &Args) -> Result<(Examples, Examples)> {
     Ok((some(examples, most)?, some(test, most_of_test)?))
 }
 
+/// The [`sample`] of all jobs, read once: a large gzipped file takes long to decompress.
+fn sample_of_jobs(args: &Args) -> Result<(Examples, Examples)> {
+    static SAMPLE: Mutex<Option<(Examples, Examples)>> = Mutex::new(None);
+    let mut shared = SAMPLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let examples = shared.take().map_or_else(|| sample(args), Ok)?;
+    Ok(shared.insert(examples).clone())
+}
+
 /// Checks the contract of the site `id`, on a thread with globals of its own.
 #[track_caller]
 pub fn contract(id: &str, check: impl FnOnce() -> Result<()> + Send + 'static) {
@@ -126,7 +134,7 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     globals::register_strategy(&strategy, args.options.batch_size)?;
     strategy.scope(|_| Ok(create_loss_objects()))?;
     strategy.scope(|_| Ok(create_metrics()))?;
-    let (examples, test) = sample(&args)?;
+    let (examples, test) = sample_of_jobs(&args)?;
     let (train, validation) = split(examples)?;
     let datasets = Datasets::distribute(&args.options, [train, validation, test], augment)?;
     let updates = datasets.updates(&args.options);

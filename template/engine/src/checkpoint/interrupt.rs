@@ -7,8 +7,8 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, Once, PoisonError, TryLockError,
-        atomic::{AtomicI32, Ordering},
+        Once,
+        atomic::{AtomicI32, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -40,10 +40,10 @@ const SAVE_LIMIT: Duration = Duration::from_secs(60);
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 /// The signal that stopped all processes; 0 if none.
 static STOPPED: AtomicI32 = AtomicI32::new(0);
-/// Held while a checkpoint is saved, over all processes.
-static SAVING: Mutex<()> = Mutex::new(());
-/// Held while this process writes the files of a checkpoint.
-static WRITING: Mutex<()> = Mutex::new(());
+/// Checkpoints that are being saved, over all processes, until the files are written.
+static SAVING: AtomicUsize = AtomicUsize::new(0);
+/// Checkpoints whose files this process writes.
+static WRITING: AtomicUsize = AtomicUsize::new(0);
 static LISTENING: Once = Once::new();
 
 /// Why training ends before its last epoch.
@@ -160,14 +160,30 @@ pub fn exit_status() -> Option<u8> {
     }
 }
 
+/// Keeps this process from exiting until it is dropped, on any thread; an exit waits for at most a minute.
+pub struct Guard(&'static AtomicUsize);
+
+impl Guard {
+    fn of(work: &'static AtomicUsize) -> Self {
+        work.fetch_add(1, Ordering::SeqCst);
+        Guard(work)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// Guards the save of a checkpoint against signals.
-pub fn saving() -> MutexGuard<'static, ()> {
-    lock(&SAVING)
+pub fn saving() -> Guard {
+    Guard::of(&SAVING)
 }
 
 /// Guards the writing of a checkpoint's files against an exit because of a lost process.
-pub fn writing() -> MutexGuard<'static, ()> {
-    lock(&WRITING)
+pub fn writing() -> Guard {
+    Guard::of(&WRITING)
 }
 
 /// Waits for a checkpoint write in progress in this process, for up to a minute.
@@ -175,16 +191,9 @@ pub fn wait_for_write() {
     wait_for(&WRITING);
 }
 
-fn wait_for(work: &Mutex<()>) {
+fn wait_for(work: &AtomicUsize) {
     let deadline = Instant::now() + SAVE_LIMIT;
-    while let Err(TryLockError::WouldBlock) = work.try_lock() {
-        if Instant::now() > deadline {
-            return;
-        }
+    while work.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn lock(mutex: &'static Mutex<()>) -> MutexGuard<'static, ()> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::folder::{self, Files, Unusable};
-use crate::{metric::MetricStates, run_record::RunRecord};
+use crate::{metric::MetricStates, run_record::RunRecord, training::StoppingState};
 
 /// Version of the manifest format.
 const VERSION: u32 = 1;
@@ -62,6 +62,9 @@ pub struct Manifest {
     pub replicas: usize,
     /// SHA-256 of the values of all parameters, to compare two trainings.
     pub parameters: String,
+    /// SHA-256 of the values of all averaged weights, of trainings with `--ema`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<String>,
     /// The states of the training metrics, by replica and metric, as bit patterns, since decimal digits
     /// would round them.
     metrics: Vec<Vec<Vec<u64>>>,
@@ -71,6 +74,9 @@ pub struct Manifest {
     /// Run metadata.
     #[serde(default)]
     pub run: Option<RunRecord>,
+    /// The state of early stopping and of the time limit; `None` without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping: Option<StoppingState>,
 }
 
 impl Manifest {
@@ -93,6 +99,7 @@ impl Manifest {
             train_examples,
             replicas: metrics.len(),
             parameters,
+            ema: None,
             metrics: metrics.iter().map(of_replica).collect(),
             // A model whose loss is not a number is never the best, whatever its other metrics are.
             validation: match validation.values().all(|value| value.is_finite()) {
@@ -100,6 +107,7 @@ impl Manifest {
                 false => IndexMap::new(),
             },
             run,
+            stopping: None,
         }
     }
 
@@ -137,7 +145,7 @@ impl Manifest {
             == (other.progress, other.seed, other.train_examples)
             && (self.replicas, &self.parameters, &self.metrics)
                 == (other.replicas, &other.parameters, &other.metrics)
-            && self.validation == other.validation
+            && (&self.ema, &self.validation) == (&other.ema, &other.validation)
     }
 
     /// The manifest among `files`.

@@ -10,6 +10,7 @@ pub mod interrupt;
 pub mod lock;
 mod manifest;
 mod trainable;
+mod writer;
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +27,12 @@ use indexmap::IndexMap;
 use folder::Unusable;
 pub use folder::{Files, set_aside};
 pub use manifest::{Manifest, Progress};
+use trainable::{EMA, ModelFiles, ModelSnapshot, Snapshot};
+pub(crate) use trainable::{MODEL, load_model, model_files};
+pub use writer::Writer;
 
 use crate::{
+    ema::{self, Average, EmaConfig, Weights},
     globals::{self, Split},
     metric::{MetricStates, merge_metric_states, metric_states},
     model::running_statistics,
@@ -35,9 +40,10 @@ use crate::{
     report::terminal,
     run_record::RunRecord,
     task::{Metrics, Task, TrainState},
+    training::StoppingState,
 };
 
-/// The validation metric that selects the best checkpoint.
+/// The validation metric that selects the best checkpoint, and that `--patience` follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Best {
     /// Name of the metric.
@@ -56,19 +62,30 @@ pub enum Goal {
 }
 
 impl Best {
-    fn is_better(self, value: f64, than: f64) -> bool {
+    pub(crate) fn is_better(self, value: f64, than: f64) -> bool {
         match self.goal {
             Goal::Highest => value > than,
             Goal::Lowest => value < than,
         }
     }
+
+    /// Whether `value` is better than another one by more than `change`.
+    pub(crate) fn is_better_by(self, change: f64, value: f64, than: f64) -> bool {
+        match self.goal {
+            Goal::Highest => value - change > than,
+            Goal::Lowest => value + change < than,
+        }
+    }
 }
 
 /// The checkpoints of an output folder.
+#[derive(Clone)]
 pub struct Checkpoints {
     folder: PathBuf,
     keep: usize,
     best: Best,
+    /// The weights to load, as by `--weights`.
+    weights: Option<Weights>,
     /// Run metadata for the manifests.
     run: Option<RunRecord>,
 }
@@ -80,6 +97,7 @@ pub struct Checkpoint {
     /// Its progress, metrics and run metadata.
     pub manifest: Manifest,
     files: Arc<Files>,
+    weights: Option<Weights>,
 }
 
 impl Checkpoints {
@@ -89,6 +107,7 @@ impl Checkpoints {
             folder: options.output_dir.join("checkpoints"),
             keep: options.keep,
             best: T::BEST,
+            weights: options.weights,
             run: None,
         }
     }
@@ -125,56 +144,82 @@ impl Checkpoints {
     }
 
     /// Saves the state of all replicas, and then removes checkpoints that need not be kept. All workers
-    /// take part, and the chief writes. A signal does not interrupt the save.
+    /// take part, and the chief writes with `writer`, beside the training: the checkpoint is there once
+    /// [`finish`](Self::finish) returns. A signal does not interrupt the save.
     ///
     /// # Errors
-    /// A parameter is not finite, or the checkpoint cannot be written; earlier checkpoints are untouched.
-    pub fn save<T: Task>(
+    /// A parameter is not finite, or the previous checkpoint could not be written; earlier ones are untouched.
+    pub fn begin_save<T: Task>(
         &self,
+        writer: &mut Writer,
         options: &Options,
         progress: Progress,
         train_examples: usize,
         validation: IndexMap<String, f64>,
-    ) -> Result<PathBuf> {
-        let _saving = interrupt::saving();
+        stopping: Option<StoppingState>,
+    ) -> Result<()> {
+        let saving = interrupt::saving();
         let path = self.folder.join(name(progress));
-        let cannot = || format!("cannot save the checkpoint {}", path.display());
-        let (metrics, statistics) = replica_states::<T>().with_context(cannot)?;
-        let (mut files, parameters) = trainable_files::<T>().with_context(cannot)?;
-        let strategy = globals::strategy()?;
-        if strategy.is_chief() {
-            trainable::insert_statistics(&mut files, &statistics);
-            let seed = options.seed;
-            let manifest = Manifest::new(
-                progress,
-                seed,
-                train_examples,
-                parameters,
-                &metrics,
-                validation,
-                self.run.clone(),
-            );
-            self.write(options, &path, files, &manifest)
-                .with_context(cannot)?;
+        let cannot = format!("cannot save the checkpoint {}", path.display());
+        let (metrics, statistics) = replica_states::<T>().with_context(|| cannot.clone())?;
+        let snapshot = snapshot::<T>().with_context(|| cannot.clone())?;
+        let average = options.ema.map(|_| ema_snapshot::<T>()).transpose();
+        let average = average.with_context(|| cannot.clone())?;
+        if !globals::strategy()?.is_chief() {
+            return Ok(());
         }
+        let writing = interrupt::writing();
+        let (checkpoints, seed) = (self.clone(), options.seed);
+        let was_asked_for = options.saves_after(progress.step);
+        writer.begin(move || {
+            let _guards = (saving, writing);
+            let save = || {
+                let (mut files, parameters) = snapshot.into_files()?;
+                trainable::insert_statistics(&mut files, MODEL, &statistics);
+                let mut manifest = Manifest::new(
+                    progress,
+                    seed,
+                    train_examples,
+                    parameters,
+                    &metrics,
+                    validation,
+                    checkpoints.run.clone(),
+                );
+                manifest.stopping = stopping;
+                if let Some((average, statistics)) = average {
+                    manifest.ema = Some(average.insert_into(&mut files, EMA)?);
+                    trainable::insert_statistics(&mut files, EMA, &statistics);
+                }
+                checkpoints.write(was_asked_for, &path, files, &manifest)
+            };
+            save().context(cannot)
+        })
+    }
+
+    /// Waits until the checkpoint that [`begin_save`](Self::begin_save) began is on disk. All workers take part.
+    ///
+    /// # Errors
+    /// It could not be written, or a worker is lost.
+    pub fn finish(writer: &mut Writer) -> Result<()> {
+        writer.finish()?;
         // Until the chief has written, no process may leave.
-        strategy
+        let strategy = globals::strategy()?;
+        let ended = strategy
             .workers()
-            .broadcast("the end of a save", Vec::new())?;
-        Ok(path)
+            .broadcast("the end of a save", Vec::new());
+        ended.map(drop)
     }
 
     /// Writes a checkpoint. One after a validation replaces the one before it, unless `--checkpoint-steps`
-    /// requested that one.
+    /// asked for that one.
     fn write(
         &self,
-        options: &Options,
+        was_asked_for: bool,
         path: &Path,
         mut files: Files,
         manifest: &Manifest,
     ) -> Result<()> {
         let step = manifest.progress.step;
-        let _writing = interrupt::writing();
         match Checkpoint::open(path) {
             // From before a resume, at the same step.
             Ok(saved) if saved.manifest.is_same_state(manifest) => return Ok(()),
@@ -188,7 +233,7 @@ impl Checkpoints {
         manifest.insert_into(&mut files)?;
         folder::write(path, &files)?;
         let before_validation = self.folder.join(name_within_epoch(step));
-        if before_validation != path && !options.saves_after(step) && before_validation.exists() {
+        if before_validation != path && !was_asked_for && before_validation.exists() {
             folder::remove(&before_validation)?;
         }
         self.prune()
@@ -270,6 +315,22 @@ impl Checkpoints {
                 self.best.metric
             ),
         }
+    }
+
+    /// The path of the best checkpoint by the metric [`Task::BEST`], and its value; `None` if none was saved
+    /// after a validation.
+    ///
+    /// # Errors
+    /// A manifest cannot be read or has another version.
+    pub(crate) fn best_place(&self) -> Result<Option<(PathBuf, f64)>> {
+        let manifests = self.manifests()?;
+        let best = best_of(self.best, &manifests);
+        let (path, manifest) = match manifests.iter().find(|(path, _)| Some(path) == best) {
+            Some(found) => found,
+            None => return Ok(None),
+        };
+        let value = manifest.validation.get(self.best.metric);
+        Ok(value.map(|value| (path.clone(), *value)))
     }
 
     /// The checkpoints with their manifests, oldest first. Those with damaged manifests are skipped.
@@ -401,7 +462,7 @@ impl Checkpoints {
     /// # Errors
     /// The checkpoint is missing or damaged.
     pub fn find(&self, which: &Which) -> Result<Checkpoint> {
-        match which {
+        let found = match which {
             Which::Path(path) => Checkpoint::read(path),
             Which::Best => self.best(),
             Which::Latest => self.latest()?.with_context(|| {
@@ -411,7 +472,8 @@ impl Checkpoints {
                     self.folder.display()
                 )
             }),
-        }
+        };
+        Ok(found?.with_weights(self.weights))
     }
 }
 
@@ -422,7 +484,8 @@ impl Checkpoints {
     /// As `find`, or a worker is lost.
     pub fn find_for_all(&self, which: &Which) -> Result<Checkpoint> {
         let found = from_chief(|| self.find(which).map(Some))?;
-        found.context("the chief has no checkpoint")
+        let found = found.context("the chief has no checkpoint")?;
+        Ok(found.with_weights(self.weights))
     }
 }
 
@@ -446,6 +509,7 @@ fn from_chief(read: impl FnOnce() -> Result<Option<Checkpoint>>) -> Result<Optio
             path,
             manifest,
             files: Arc::new(files),
+            weights: None,
         })
     };
     found.map(checkpoint).transpose()
@@ -468,7 +532,28 @@ impl Checkpoint {
             path: path.to_owned(),
             manifest,
             files: Arc::new(files),
+            weights: None,
         })
+    }
+
+    /// Chooses the weights to load [default: the averaged ones, if it has any].
+    #[must_use]
+    pub fn with_weights(self, weights: Option<Weights>) -> Self {
+        Checkpoint { weights, ..self }
+    }
+
+    /// The files of the chosen weights.
+    fn model_files(&self) -> Result<ModelFiles> {
+        let has_average = self.files.contains_key(EMA.model);
+        match (self.weights, has_average) {
+            (None | Some(Weights::Ema), true) => Ok(EMA),
+            (None | Some(Weights::Model), _) => Ok(MODEL),
+            (Some(Weights::Ema), false) => bail!(
+                "{}: it has no averaged weights ({}), as it was trained without --ema: use --weights model",
+                self.cannot(),
+                EMA.model
+            ),
+        }
     }
 
     /// Loads the parameters of the checkpoint into `model`. Needs no strategy.
@@ -476,10 +561,19 @@ impl Checkpoint {
     /// # Errors
     /// The checkpoint does not match the model, or a parameter is not finite.
     pub fn load_model<M: Module>(&self, model: M) -> Result<M> {
-        let model = trainable::load_model(model, &self.files);
+        let model = trainable::load_model(model, &self.files, self.model_files()?);
         let model = model.with_context(|| self.cannot())?;
         trainable::ensure_finite(&model).with_context(|| self.cannot())?;
         Ok(model)
+    }
+
+    /// The burnpack of the model, with averaged weights if the checkpoint has any.
+    ///
+    /// # Errors
+    /// The checkpoint has none.
+    pub(crate) fn model_bytes(&self) -> Result<&[u8]> {
+        let of = self.model_files()?;
+        trainable::model_bytes(&self.files, of).with_context(|| self.cannot())
     }
 
     /// Loads the model of the checkpoint on all replicas, for a test.
@@ -487,15 +581,46 @@ impl Checkpoint {
     /// # Errors
     /// The checkpoint does not match the model, or a parameter is not finite.
     pub fn restore_model<T: Task>(&self) -> Result<()> {
-        let files = Arc::clone(&self.files);
-        let restored = globals::strategy()?.run_on_all(move |_| {
+        let (files, of) = (Arc::clone(&self.files), self.model_files()?);
+        let strategy = globals::strategy()?;
+        if of == EMA && strategy.is_chief() {
+            let path = self.path.display();
+            terminal::print(format_args!("testing the averaged weights of {path}"));
+        }
+        let restored = strategy.run_on_all(move |_| {
             globals::update_model::<T>(|model| {
-                let model = trainable::load_model(model, &files)?;
+                let model = trainable::load_model(model, &files, of)?;
                 trainable::ensure_finite(&model)?;
                 Ok(model)
             })
         });
         restored.map(drop).with_context(|| self.cannot())
+    }
+
+    /// Continues the averages of the checkpoint on all replicas, after [`restore`](Self::restore). Returns
+    /// false without any, and starts them with the weights of the model.
+    ///
+    /// # Errors
+    /// The checkpoint does not match the model.
+    pub fn restore_ema<T: Task>(&self, config: EmaConfig) -> Result<bool> {
+        if !self.files.contains_key(EMA.model) {
+            ema::start::<T>(config)?;
+            return Ok(false);
+        }
+        let (files, saved) = (Arc::clone(&self.files), self.manifest.replicas);
+        let restored = globals::strategy()?.run_on_all(move |replica| {
+            let (rank, replicas) = (replica.rank(), replica.num_replicas());
+            let model = globals::with_model::<T, _>(ema::separate)?;
+            let mut model = trainable::load_model(model, &files, EMA)?;
+            // Under another number of replicas each starts from the mean over the old ones.
+            if replicas == saved {
+                model = trainable::load_statistics(model, &files, EMA, rank, replicas)?;
+            }
+            ema::start_from(config, Average::of(&model));
+            Ok(())
+        });
+        restored.with_context(|| self.cannot())?;
+        Ok(true)
     }
 
     /// Restores the state of the checkpoint on all replicas, and returns the progress from which training
@@ -517,7 +642,7 @@ impl Checkpoint {
                     return Ok(trainable);
                 }
                 let model = trainable.model().clone();
-                let model = trainable::load_statistics(model, &files, rank, replicas)?;
+                let model = trainable::load_statistics(model, &files, MODEL, rank, replicas)?;
                 Ok(trainable.with_model(model))
             })?;
             globals::set_step(manifest.progress.step);
@@ -569,26 +694,32 @@ fn replica_states<T: Task>() -> Result<(Vec<MetricStates>, Vec<Vec<f32>>)> {
     let states = strategy.run_on_all(|_| {
         globals::read_gradient_norms()?;
         let metrics =
-            globals::with_metrics::<T, _>(Split::Train, |metrics| metric_states(&metrics.all()))?;
+            globals::with_metrics::<T, _>(Split::Train, |metrics| metric_states(&metrics.all()))??;
         Ok((metrics, running_statistics(&globals::model::<T>()?)))
     })?;
     let states = strategy.gather("the states of replicas", states)?;
     Ok(states.into_iter().unzip())
 }
 
-/// Files of the model, with averaged running statistics, and of the optimizers, which are equal on all
-/// replicas; and the fingerprint of the model.
-fn trainable_files<T: Task>() -> Result<(Files, String)> {
+/// The model, with averaged running statistics, and the optimizers, which are equal on all replicas.
+fn snapshot<T: Task>() -> Result<Snapshot> {
     let strategy = globals::strategy()?;
-    strategy.run_on_all(globals::prepare_inference::<T>)?;
-    strategy.run_on_first(|_| {
+    let models =
+        strategy.run_on_all(|replica| globals::model_with::<T>(Weights::Model, replica))?;
+    let model = models.into_iter().next().context("there is no replica")?;
+    strategy.run_on_first(move |_| {
         globals::with_model::<T, _>(trainable::ensure_finite)??;
-        let model = globals::inference_model::<T>()?;
-        let fingerprint = trainable::fingerprint(&model);
-        let mut files = trainable::model_files(model)?;
-        globals::with_trainable::<T, _>(|trainable| {
-            trainable::insert_optimizers(&mut files, trainable)
-        })??;
-        Ok((files, fingerprint))
+        globals::with_trainable::<T, _>(|trainable| Snapshot::new(model, trainable))
     })
+}
+
+/// The averaged weights, which are equal on all replicas, and their statistics of each replica.
+fn ema_snapshot<T: Task>() -> Result<(ModelSnapshot, Vec<Vec<f32>>)> {
+    let strategy = globals::strategy()?;
+    let models = strategy.run_on_all(|replica| globals::model_with::<T>(Weights::Ema, replica))?;
+    let model = models.into_iter().next().context("there is no replica")?;
+    let statistics = strategy.run_on_all(|_| ema::statistics())?;
+    let statistics = strategy.gather("the averages of replicas", statistics)?;
+    let snapshot = strategy.run_on_first(move |_| Ok(ModelSnapshot::new(model)))?;
+    Ok((snapshot, statistics))
 }

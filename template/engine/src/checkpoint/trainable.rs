@@ -2,48 +2,114 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::Module,
     optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord},
     store::ModuleRecord,
-    tensor::{Bytes, Tensor},
+    tensor::Bytes,
 };
+use sha2::{Digest, Sha256};
 
-use super::{checksums::checksum, folder::Files};
+use super::folder::Files;
 use crate::{
-    bytes::{to_bytes, to_values},
-    model::{load_running_statistics, named_parameters, running_statistics},
+    bytes::{hex, to_bytes, to_values},
+    model::{load_running_statistics, named_parameters, read_parameters, running_statistics},
     optim::ScheduledOptimizer,
-    replica::read_data,
     task::TrainState,
 };
 
-const MODEL: &str = "model.bpk";
-const STATISTICS: &str = "statistics.bin";
-
-/// The file of a model without autodiff, as only then are its running statistics up to date.
-///
-/// # Errors
-/// The record of the model cannot be serialized.
-pub fn model_files(model: impl Module) -> Result<Files> {
-    let bytes = model.into_record().into_bytes()?;
-    Ok(Files::from_iter([(MODEL.to_owned(), bytes.to_vec())]))
+/// File of a model, with the mean of its running statistics over replicas, and file of the running
+/// statistics of each replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelFiles {
+    pub model: &'static str,
+    pub statistics: &'static str,
 }
 
-/// SHA-256 of the values of all parameters, in the order of the model's fields. The model file differs
-/// between two equal trainings, as it contains the random parameter ids of Burn.
-pub fn fingerprint(model: &impl Module) -> String {
-    struct Values(Vec<u8>);
+/// The model of the last update.
+pub const MODEL: ModelFiles = ModelFiles {
+    model: "model.bpk",
+    statistics: "statistics.bin",
+};
 
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let values = read_data(param.val()).expect("a device that gives the parameters");
-            self.0.extend_from_slice(values.as_bytes());
+/// The averaged weights.
+pub const EMA: ModelFiles = ModelFiles {
+    model: "ema.bpk",
+    statistics: "ema-statistics.bin",
+};
+
+/// A model in host memory, from which a thread beside the training makes a file of a checkpoint.
+pub struct ModelSnapshot {
+    record: ModuleRecord,
+    /// The values of the parameters, in the order of the model's fields.
+    values: Vec<Vec<f32>>,
+}
+
+impl ModelSnapshot {
+    /// Of a model without autodiff, as only then are its running statistics up to date.
+    pub fn new(model: impl Module) -> Self {
+        let values = read_parameters(&model, |_, _| true).into_iter();
+        ModelSnapshot {
+            values: values.map(|(_, values)| values).collect(),
+            record: model.into_record(),
         }
     }
 
-    let mut values = Values(Vec::new());
-    model.visit(&mut values);
-    checksum(&values.0)
+    /// Adds the file of the model. Returns its fingerprint: the SHA-256 of the values of all parameters in 32
+    /// bits. The files of two equal trainings differ, as they contain the random parameter ids of Burn.
+    ///
+    /// # Errors
+    /// The record of the model cannot be serialized.
+    pub fn insert_into(self, files: &mut Files, of: ModelFiles) -> Result<String> {
+        let fingerprint = hash(self.values);
+        let bytes = self.record.into_bytes()?;
+        files.insert(of.model.to_owned(), bytes.to_vec());
+        Ok(fingerprint)
+    }
+}
+
+/// A model and its optimizers in host memory.
+pub struct Snapshot {
+    model: ModelSnapshot,
+    /// By the name of the optimizer.
+    optimizers: Vec<(&'static str, OptimizerRecord, LrSchedulerRecord)>,
+}
+
+impl Snapshot {
+    /// The optimizers of `trainable`, and `model`, which is its model without autodiff.
+    pub fn new(model: impl Module, trainable: &mut impl TrainState) -> Self {
+        let optimizers = trainable.optimizers_mut().into_iter();
+        let records = optimizers.map(|(name, optimizer)| {
+            let (state, schedule) = optimizer.to_records();
+            (name, state, schedule)
+        });
+        Snapshot {
+            optimizers: records.collect(),
+            model: ModelSnapshot::new(model),
+        }
+    }
+
+    /// The files, and the fingerprint of the model.
+    ///
+    /// # Errors
+    /// A record cannot be serialized.
+    pub fn into_files(self) -> Result<(Files, String)> {
+        let mut files = Files::new();
+        let fingerprint = self.model.insert_into(&mut files, MODEL)?;
+        for (name, state, schedule) in self.optimizers {
+            files.insert(optimizer_file(name), state.into_bytes()?.to_vec());
+            files.insert(schedule_file(name), schedule.into_bytes()?.to_vec());
+        }
+        Ok((files, fingerprint))
+    }
+}
+
+/// SHA-256 of values, in hexadecimal digits.
+fn hash(values: Vec<Vec<f32>>) -> String {
+    let mut hash = Sha256::new();
+    for values in values {
+        hash.update(to_bytes(&values));
+    }
+    hex(hash)
 }
 
 /// Checks that all trainable parameters are finite, as a checkpoint of others is useless.
@@ -63,27 +129,33 @@ pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
     Ok(())
 }
 
-/// Adds the state and the learning-rate schedule of every optimizer.
-///
-/// # Errors
-/// The record of an optimizer cannot be serialized.
-pub fn insert_optimizers(files: &mut Files, trainable: &mut impl TrainState) -> Result<()> {
-    for (name, optimizer) in trainable.optimizers_mut() {
-        let (state, schedule) = optimizer.to_records();
-        files.insert(optimizer_file(name), state.into_bytes()?.to_vec());
-        files.insert(schedule_file(name), schedule.into_bytes()?.to_vec());
-    }
-    Ok(())
-}
-
 /// Loads the parameters in `files` into `model`.
 ///
 /// # Errors
 /// The file is missing, or does not match the model: the message names the first mismatch with its shapes.
-pub fn load_model<M: Module>(model: M, files: &Files) -> Result<M> {
-    let record = ModuleRecord::from_bytes(bytes(files, MODEL)?).map_err(damaged(MODEL))?;
+pub fn load_model<M: Module>(model: M, files: &Files, of: ModelFiles) -> Result<M> {
+    let record = ModuleRecord::from_bytes(bytes(files, of.model)?).map_err(damaged(of.model))?;
     let loaded = model.try_load_record(record);
     loaded.map_err(|error| anyhow!("it does not match the model in src/model.rs: {error}"))
+}
+
+/// The file of the model in `files`.
+///
+/// # Errors
+/// It is missing.
+pub fn model_bytes(files: &Files, of: ModelFiles) -> Result<&[u8]> {
+    let bytes = files.get(of.model);
+    Ok(bytes.with_context(|| format!("it has no {}", of.model))?)
+}
+
+/// The file of a model without autodiff, as only then are its running statistics up to date.
+///
+/// # Errors
+/// The record of the model cannot be serialized.
+pub fn model_files(model: impl Module) -> Result<Files> {
+    let mut files = Files::new();
+    ModelSnapshot::new(model).insert_into(&mut files, MODEL)?;
+    Ok(files)
 }
 
 /// Loads the model and the states of all optimizers from `files`.
@@ -94,7 +166,7 @@ pub fn load<S>(trainable: S, files: &Files) -> Result<S>
 where
     S: TrainState<Model: Module>,
 {
-    let model = load_model(trainable.model().clone(), files)?;
+    let model = load_model(trainable.model().clone(), files, MODEL)?;
     let mut trainable = trainable.with_model(model);
     for (name, optimizer) in trainable.optimizers_mut() {
         load_optimizer(optimizer, name, files)?;
@@ -120,10 +192,10 @@ fn load_optimizer(optimizer: &mut ScheduledOptimizer, name: &str, files: &Files)
 }
 
 /// Adds the running statistics of each replica, if the model has any.
-pub fn insert_statistics(files: &mut Files, per_replica: &[Vec<f32>]) {
+pub fn insert_statistics(files: &mut Files, of: ModelFiles, per_replica: &[Vec<f32>]) {
     let values = to_bytes(&per_replica.concat());
     if !values.is_empty() {
-        files.insert(STATISTICS.to_owned(), values);
+        files.insert(of.statistics.to_owned(), values);
     }
 }
 
@@ -134,17 +206,19 @@ pub fn insert_statistics(files: &mut Files, per_replica: &[Vec<f32>]) {
 pub fn load_statistics<M: Module>(
     model: M,
     files: &Files,
+    of: ModelFiles,
     rank: usize,
     replicas: usize,
 ) -> Result<M> {
-    let Some(bytes) = files.get(STATISTICS) else {
+    let Some(bytes) = files.get(of.statistics) else {
         return Ok(model);
     };
     let values = to_values(bytes);
     let len = running_statistics(&model).len();
     ensure!(
         values.len() == len * replicas,
-        "its {STATISTICS} has {} values, and {replicas} replicas have {len} each",
+        "its {} has {} values, and {replicas} replicas have {len} each",
+        of.statistics,
         values.len()
     );
     Ok(load_running_statistics(
@@ -198,13 +272,13 @@ mod tests {
 
     fn files(layers: Layers) -> Files {
         let bytes = layers.into_record().into_bytes().unwrap();
-        Files::from_iter([(MODEL.to_owned(), bytes.to_vec())])
+        Files::from_iter([(MODEL.model.to_owned(), bytes.to_vec())])
     }
 
     #[test]
     fn a_model_comes_back_with_its_values_and_ids() {
         let saved = layers(3);
-        let loaded = load_model(layers(3), &files(saved.clone())).unwrap();
+        let loaded = load_model(layers(3), &files(saved.clone()), MODEL).unwrap();
         let [saved, loaded] = [saved.hidden.weight, loaded.hidden.weight];
         assert_eq!(saved.id, loaded.id);
         assert_eq!(saved.val().into_data(), loaded.val().into_data());
@@ -212,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_parameter_of_another_shape_is_named_with_both_shapes() {
-        let error = load_model(layers(4), &files(layers(3)))
+        let error = load_model(layers(4), &files(layers(3)), MODEL)
             .unwrap_err()
             .to_string();
         for part in ["hidden.weight", "output.weight", "[2, 4]", "[2, 3]"] {
@@ -222,9 +296,9 @@ mod tests {
 
     #[test]
     fn a_file_that_is_missing_or_no_model_is_named() {
-        let error = |files| format!("{:#}", load_model(layers(3), &files).unwrap_err());
+        let error = |files| format!("{:#}", load_model(layers(3), &files, MODEL).unwrap_err());
         assert!(error(Files::new()).contains("it has no model.bpk"));
-        let broken = Files::from_iter([(MODEL.to_owned(), vec![1, 2, 3])]);
+        let broken = Files::from_iter([(MODEL.model.to_owned(), vec![1, 2, 3])]);
         assert!(error(broken).contains("its model.bpk cannot be read"));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, mem, ops::Range};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use rayon::prelude::*;
 
@@ -218,9 +218,7 @@ impl Buckets {
         let Buckets::OnDevices(tensors) = self else {
             return None;
         };
-        let device = tensors.first()?.device();
-        let alike = tensors.iter().all(|tensor| tensor.device() == device);
-        alike.then(|| Tensor::cat(tensors.iter().map(squares_of).collect(), 0))
+        are_on_one_device(tensors).then(|| squares_of_each(tensors))
     }
 
     /// Multiplies all values by `factor`, `[1]`, on its device.
@@ -236,17 +234,29 @@ impl Buckets {
     /// All-reduces buckets on devices over the replicas of this process. Returns the sums of squares of the
     /// result, `[buckets]`, averaged over replicas; `None` if the buckets are in host memory, without summing
     /// them.
-    pub fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> Option<Tensor<1>> {
+    ///
+    /// # Errors
+    /// The buckets of this replica are on several devices.
+    pub fn sum_over(
+        &mut self,
+        collective: &dyn Collective,
+        place: usize,
+    ) -> Result<Option<Tensor<1>>> {
         let Buckets::OnDevices(tensors) = self else {
-            return None;
+            return Ok(None);
         };
+        if tensors.is_empty() {
+            return Ok(Some(Tensor::empty([0], &Device::flex())));
+        }
+        ensure!(
+            are_on_one_device(tensors),
+            "the gradients of a replica are on several devices, and the devices' collective sums those of \
+             one device per replica: use --cross-device-ops host"
+        );
         *tensors = collective.sum(place, mem::take(tensors));
-        let Some(squares) = self.squares() else {
-            return Some(Tensor::empty([0], &Device::flex())); // No buckets.
-        };
         // GPUs may add up squares in different orders; the mean makes all replicas clip alike.
-        let squares = squares / collective.replicas() as f64; // [buckets]
-        collective.sum(place, vec![squares]).pop()
+        let squares = squares_of_each(tensors) / collective.replicas() as f64; // [buckets]
+        Ok(collective.sum(place, vec![squares]).pop())
     }
 
     /// Frees all values.
@@ -313,6 +323,17 @@ fn replace_each(tensors: &mut Vec<Tensor<1>>, new: impl FnMut(Tensor<1>) -> Tens
     *tensors = mem::take(tensors).into_iter().map(new).collect();
 }
 
+/// False without tensors.
+fn are_on_one_device(tensors: &[Tensor<1>]) -> bool {
+    let device = tensors.first().map(Tensor::device);
+    device.is_some_and(|device| tensors.iter().all(|tensor| tensor.device() == device))
+}
+
+/// The sum of the squares of each bucket, `[buckets]`.
+fn squares_of_each(buckets: &[Tensor<1>]) -> Tensor<1> {
+    Tensor::cat(buckets.iter().map(squares_of).collect(), 0)
+}
+
 /// Sum of squares, shape `[1]`, in single precision whatever that of the bucket.
 fn squares_of(bucket: &Tensor<1>) -> Tensor<1> {
     bucket.clone().cast(DType::F32).square().sum()
@@ -343,4 +364,41 @@ fn sum_of_squares(values: &[f32]) -> f64 {
         }
     }
     sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two replicas with equal gradients.
+    struct Twins;
+
+    impl Collective for Twins {
+        fn replicas(&self) -> usize {
+            2
+        }
+
+        fn sum(&self, _place: usize, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+            tensors.into_iter().map(|tensor| tensor * 2.0).collect()
+        }
+    }
+
+    #[test]
+    fn sums_on_devices_come_with_their_squares() {
+        let device = Device::flex();
+        let buckets = [[1.0, 2.0], [3.0, 0.0]].map(|bucket| Tensor::from_floats(bucket, &device));
+        let mut buckets = Buckets::OnDevices(buckets.into());
+        let squares = buckets.sum_over(&Twins, 0).unwrap().expect("on devices");
+        assert_eq!(read_all(vec![squares]).unwrap(), [[20.0, 36.0]]);
+        assert_eq!(buckets.to_values().unwrap(), [2.0, 4.0, 6.0, 0.0]);
+    }
+
+    #[test]
+    fn no_buckets_have_no_squares_and_those_in_host_memory_are_not_summed() {
+        let squares = Buckets::OnDevices(Vec::new()).sum_over(&Twins, 0).unwrap();
+        assert_eq!(squares.expect("on devices").dims(), [0]);
+        let mut host = Buckets::Host(vec![vec![1.0]]);
+        assert!(host.sum_over(&Twins, 0).unwrap().is_none());
+        assert_eq!(host.to_values().unwrap(), [1.0]);
+    }
 }

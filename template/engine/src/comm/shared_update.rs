@@ -119,7 +119,7 @@ impl ReplicaContext {
         };
         // A device collective would wait forever for a failed replica.
         ops.meet()?;
-        let on_devices = gradients.sum_over(collective, self.place());
+        let on_devices = gradients.sum_over(collective, self.place())?;
         ensure!(
             on_devices,
             "gradients are in host memory instead of on devices"
@@ -148,6 +148,7 @@ impl ReplicaContext {
             (Some(shared), Some(gradients)) => self.update_for_all(shared, || update(gradients))?,
             (Some(shared), None) => self.take_update(shared)?,
         }
+        erased::average_statistics()?;
         if CHECKED.load(Ordering::Relaxed) {
             self.check_equal("the parameters", erased::hash()?)?;
         }

@@ -13,6 +13,7 @@ mod idx;
 #[cfg(feature = "image-folder")]
 mod image_folder;
 mod labelled_images;
+mod limits;
 mod prefetch;
 mod random;
 mod shard;

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 
-use super::{BatchOptions, DistributedDataset, Remainder, dataset::Shared};
+use super::{
+    Augment, BatchOptions, DistributedDataset, Remainder,
+    dataset::Shared,
+    limits::{Limited, limited},
+};
 use crate::{globals, options::Options};
 
 /// The datasets of all splits, sharded over the replicas.
@@ -16,6 +20,8 @@ pub struct Datasets<E> {
     pub validation: DistributedDataset<E>,
     /// The test split, evaluated after training.
     pub test: DistributedDataset<E>,
+    /// Lines for the report about the limits of the training and validation splits.
+    pub(crate) limits: Vec<String>,
 }
 
 impl<E: Send + 'static> Datasets<E> {
@@ -27,6 +33,7 @@ impl<E: Send + 'static> Datasets<E> {
     /// Batches the training, validation and test splits by the global batch size, and shards each batch
     /// over the replicas. Training examples are shuffled, unless they [have an order of their
     /// own](super::Dataset::is_ordered), and `augment` transforms them at random, anew in every epoch.
+    /// `--limit-train`, `--limit-validation` and `--overfit-batches` leave a part of the splits.
     ///
     /// # Errors
     /// No strategy is registered, or a split has no batch.
@@ -36,6 +43,11 @@ impl<E: Send + 'static> Datasets<E> {
         augment: impl Fn(E, &mut StdRng) -> Result<E> + Send + Sync + 'static,
     ) -> Result<Self> {
         let strategy = globals::strategy()?;
+        let Limited {
+            train,
+            validation,
+            notes,
+        } = limited(options, train, validation)?;
         let remainder = match options.steps_per_epoch {
             Some(steps_per_epoch) => Remainder::Avoid { steps_per_epoch },
             None if options.drop_remainder => Remainder::Drop,
@@ -52,12 +64,13 @@ impl<E: Send + 'static> Datasets<E> {
             training: false,
             augment: None,
         };
+        let augments = options.overfit_batches.is_none();
         let training = BatchOptions {
             shuffle: !train.is_ordered(),
             remainder,
             accumulate: options.accumulate,
             training: true,
-            augment: Some(Arc::new(augment)),
+            augment: augments.then(|| Arc::new(augment) as Augment<E>),
             ..evaluation.clone()
         };
         let distribute = |name, examples, options| {
@@ -68,6 +81,7 @@ impl<E: Send + 'static> Datasets<E> {
             train: distribute("train", train, training)?,
             validation: distribute("validation", validation, evaluation.clone())?,
             test: distribute("test", test, evaluation)?,
+            limits: notes,
         })
     }
 }

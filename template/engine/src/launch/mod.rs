@@ -28,6 +28,7 @@ use crate::{
     checkpoint::interrupt::{self, DUPLICATE, on_signals},
     options::Launch,
     report::terminal,
+    run_record,
     workers::install_hint,
 };
 
@@ -255,10 +256,11 @@ fn launcher_words(
     Ok(words.into_iter().map(OsString::from).collect())
 }
 
-/// The options of this program to pass to each process, as given.
+/// The options of this program to pass to each process, as given. Those of a configuration file, which may
+/// be on this host alone, are passed as options.
 fn worker_words<A: CommandFactory>() -> Result<Vec<OsString>> {
     let command = A::command();
-    let given = command.clone().get_matches();
+    let given = run_record::matches().context("the command line was not parsed")?;
     let mut words = Vec::new();
     for argument in command.get_arguments() {
         let id = argument.get_id().as_str();
@@ -270,7 +272,7 @@ fn worker_words<A: CommandFactory>() -> Result<Vec<OsString>> {
             .try_contains_id(id)
             .ok()
             .and_then(|_| given.value_source(id));
-        if source != Some(ValueSource::CommandLine) || id == "hosts" {
+        if source != Some(ValueSource::CommandLine) || ["config", "hosts"].contains(&id) {
             continue;
         }
         words.push(format!("--{long}").into());

@@ -3,7 +3,7 @@
 use std::{array, ops::Range};
 
 use burn::{
-    backend::flex::FlexTensor,
+    backend::{Flex, flex::FlexTensor},
     nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d},
     tensor::Tensor,
 };
@@ -70,7 +70,7 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
     is_ours.then_some(convolution)
 }
 
-impl<const N: usize> Operation<N> for Convolution {
+impl<const N: usize> Operation<Flex, N> for Convolution {
     /// With pooling, the argmax of each window.
     type Kept = Vec<u32>;
 

@@ -1,6 +1,9 @@
 //! [`super::gelu()`] on Burn's CPU backend.
 
-use burn::{backend::flex::FlexTensor, tensor::Tensor};
+use burn::{
+    backend::{Flex, flex::FlexTensor},
+    tensor::Tensor,
+};
 use rayon::prelude::*;
 
 use super::operation::{self, Operation, tensor};
@@ -17,7 +20,7 @@ pub fn on_cpu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
 #[derive(Clone, Copy, Debug)]
 struct Gelu;
 
-impl Operation<1> for Gelu {
+impl Operation<Flex, 1> for Gelu {
     type Kept = ();
 
     fn forward(&self, [x]: [&FlexTensor; 1]) -> (FlexTensor, ()) {

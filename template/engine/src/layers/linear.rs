@@ -2,7 +2,11 @@
 
 use std::array;
 
-use burn::{backend::flex::FlexTensor, nn::Linear, tensor::Tensor};
+use burn::{
+    backend::{Flex, flex::FlexTensor},
+    nn::Linear,
+    tensor::Tensor,
+};
 use rayon::prelude::*;
 
 use super::{
@@ -37,7 +41,7 @@ struct Product {
     outputs: usize,
 }
 
-impl<const N: usize> Operation<N> for Product {
+impl<const N: usize> Operation<Flex, N> for Product {
     type Kept = ();
 
     fn forward(&self, tensors: [&FlexTensor; N]) -> (FlexTensor, ()) {

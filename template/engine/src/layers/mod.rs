@@ -11,7 +11,7 @@ mod gelu;
 mod linear;
 #[cfg(feature = "cpu-layers")]
 pub mod matrix;
-#[cfg(feature = "cpu-layers")]
+#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
 pub mod operation;
 #[cfg(feature = "cpu-layers")]
 mod passes;

@@ -1,4 +1,4 @@
-//! Custom operations on Burn's CPU backend.
+//! Custom operations on one of Burn's backends, with a backward pass of their own.
 //!
 //! Source: the Burn Book, "Custom operations".
 
@@ -6,108 +6,146 @@ use std::fmt::Debug;
 
 use burn::{
     backend::{
-        Autodiff, Flex,
+        Autodiff, Backend, DispatchKindConversion, DispatchTensor,
         autodiff::{
             checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
             grads::Gradients,
             ops::{Backward, Ops, OpsKind},
         },
-        flex::FlexTensor,
     },
-    tensor::{
-        BackendPrimitive, DType, Float, GradientCheckpointingStrategy, Shape, Tensor, TensorData,
-    },
+    tensor::{BackendPrimitive, DType, Float, Tensor},
+};
+#[cfg(feature = "cpu-layers")]
+use burn::{
+    backend::{Flex, flex::FlexTensor},
+    tensor::{Shape, TensorData},
 };
 
-/// An operation on `N` contiguous tensors of `f32`.
-pub trait Operation<const N: usize>: Clone + Debug + Send + 'static {
+/// A tensor of the backend `B`.
+pub type Primitive<B> = <Float as BackendPrimitive<B>>::Primitive;
+
+/// A backend with operations.
+pub trait OperationBackend: Backend {
+    /// The tensor in the layout that operations read.
+    fn laid_out(tensor: Primitive<Self>) -> Primitive<Self>;
+}
+
+#[cfg(feature = "cpu-layers")]
+impl OperationBackend for Flex {
+    /// Contiguous.
+    fn laid_out(tensor: FlexTensor) -> FlexTensor {
+        tensor.to_contiguous()
+    }
+}
+
+/// All GPUs.
+#[cfg(feature = "gpu")]
+impl OperationBackend for burn::backend::Cube {
+    /// Any: operations are made of those of Burn.
+    fn laid_out(tensor: Primitive<Self>) -> Primitive<Self> {
+        tensor
+    }
+}
+
+/// An operation on `N` tensors of the backend `B`.
+pub trait Operation<B: OperationBackend, const N: usize>: Clone + Debug + Send + 'static {
     /// The state for the backward pass, in addition to the inputs.
     type Kept: Clone + Debug + Send;
 
     /// The output, and the state for the backward pass.
-    fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept);
+    fn forward(&self, inputs: [&Primitive<B>; N]) -> (Primitive<B>, Self::Kept);
 
-    /// The requested gradients of the inputs, from the contiguous gradient of the output.
+    /// The requested gradients of the inputs, from the gradient of the output.
     fn backward(
         &self,
-        inputs: [&FlexTensor; N],
+        inputs: [&Primitive<B>; N],
         kept: Self::Kept,
-        gradient: FlexTensor,
+        gradient: Primitive<B>,
         wanted: [bool; N],
-    ) -> [Option<FlexTensor>; N];
+    ) -> [Option<Primitive<B>>; N];
 }
 
 /// A tensor of any rank.
-pub trait Input {
+pub trait Input<B: OperationBackend> {
     /// The element type.
     fn dtype(&self) -> DType;
-    /// The checkpointing strategy; `None` without autodiff.
-    fn checkpointing(&self) -> Option<GradientCheckpointingStrategy>;
-    /// The values; `None` on another device.
-    fn values(&self) -> Option<FlexTensor>;
-    /// The autodiff tensor; `None` on another device or without autodiff.
-    fn recorded(&self) -> Option<RecordedTensor>;
+    /// Whether it has autodiff.
+    fn is_autodiff(&self) -> bool;
+    /// The values; `None` on another backend.
+    fn values(&self) -> Option<Primitive<B>>;
+    /// The autodiff tensor; `None` on another backend, without autodiff or under gradient checkpointing.
+    fn recorded(&self) -> Option<Primitive<Autodiff<B>>>;
 }
 
-type RecordedTensor = <Float as BackendPrimitive<Autodiff<Flex>>>::Primitive;
-
-impl<const D: usize> Input for Tensor<D> {
+impl<B: OperationBackend, const D: usize> Input<B> for Tensor<D>
+where
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+{
     fn dtype(&self) -> DType {
         Tensor::dtype(self)
     }
 
-    fn checkpointing(&self) -> Option<GradientCheckpointingStrategy> {
-        self.gradient_checkpointing_strategy()
+    fn is_autodiff(&self) -> bool {
+        Tensor::is_autodiff(self)
     }
 
-    fn values(&self) -> Option<FlexTensor> {
-        let values = self.clone().try_into_primitive::<Flex>().ok()?;
-        Some(values.to_contiguous())
+    fn values(&self) -> Option<Primitive<B>> {
+        self.clone().try_into_primitive::<B>().ok().map(B::laid_out)
     }
 
-    fn recorded(&self) -> Option<RecordedTensor> {
-        self.clone().try_into_primitive::<Autodiff<Flex>>().ok()
+    fn recorded(&self) -> Option<Primitive<Autodiff<B>>> {
+        self.clone().try_into_primitive::<Autodiff<B>>().ok()
     }
 }
 
-/// The output of `operation`, with autodiff if the first input has it; `None` if unsupported: another
-/// device or type, or gradient checkpointing.
-pub fn on_cpu<O: Operation<N>, const N: usize, const D: usize>(
+/// As [`on_backend`] on the CPU; `None` for other types than `f32`, too.
+#[cfg(feature = "cpu-layers")]
+pub fn on_cpu<O: Operation<Flex, N>, const N: usize, const D: usize>(
     operation: O,
-    inputs: [&dyn Input; N],
+    inputs: [&dyn Input<Flex>; N],
 ) -> Option<Tensor<D>> {
-    if inputs.iter().any(|input| input.dtype() != DType::F32) {
-        return None;
-    }
-    let Some(checkpointing) = inputs.first()?.checkpointing() else {
+    let are_f32 = inputs.iter().all(|input| input.dtype() == DType::F32);
+    are_f32.then(|| on_backend(operation, inputs)).flatten()
+}
+
+/// The output of `operation`, with autodiff if the first input has it; `None` if unsupported: another
+/// backend, or gradient checkpointing.
+pub fn on_backend<B, O, const N: usize, const D: usize>(
+    operation: O,
+    inputs: [&dyn Input<B>; N],
+) -> Option<Tensor<D>>
+where
+    B: OperationBackend,
+    O: Operation<B, N>,
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+{
+    if !inputs.first()?.is_autodiff() {
         let values = all(inputs, |input| input.values())?;
         let (output, _) = operation.forward(values.each_ref());
-        return Some(Tensor::from_primitive::<Flex>(output));
-    };
-    if checkpointing != GradientCheckpointingStrategy::Disabled {
-        return None;
+        return Some(Tensor::from_primitive::<B>(output));
     }
     let inputs = all(inputs, |input| input.recorded())?;
     let nodes = inputs.each_ref().map(|input| input.node());
-    let values = inputs.map(|input| input.into_primitive().to_contiguous());
+    let values = inputs.map(|input| B::laid_out(input.into_primitive()));
     let (output, kept) = operation.forward(values.each_ref());
     let prepared = Recorded(operation).prepare::<NoCheckpointing>(nodes);
     let output = match prepared.compute_bound().stateful() {
         OpsKind::Tracked(prepared) => prepared.finish((values, kept), output),
         OpsKind::UnTracked(prepared) => prepared.finish(output),
     };
-    Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
+    Some(Tensor::from_primitive::<Autodiff<B>>(output))
 }
 
-fn all<T, const N: usize>(
-    inputs: [&dyn Input; N],
-    get: impl Fn(&dyn Input) -> Option<T>,
+fn all<B: OperationBackend, T, const N: usize>(
+    inputs: [&dyn Input<B>; N],
+    get: impl Fn(&dyn Input<B>) -> Option<T>,
 ) -> Option<[T; N]> {
     let all: Option<Vec<T>> = inputs.into_iter().map(get).collect();
     all?.try_into().ok()
 }
 
 /// A tensor of row-major values.
+#[cfg(feature = "cpu-layers")]
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
@@ -116,17 +154,17 @@ pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
 #[derive(Clone, Debug)]
 struct Recorded<O>(O);
 
-impl<O: Operation<N>, const N: usize> Backward<Flex, N> for Recorded<O> {
-    type State = ([FlexTensor; N], O::Kept);
+impl<B: OperationBackend, O: Operation<B, N>, const N: usize> Backward<B, N> for Recorded<O> {
+    type State = ([Primitive<B>; N], O::Kept);
 
     fn backward(self, ops: Ops<Self::State, N>, recorded: &mut Gradients, _: &mut Checkpointer) {
-        let gradient = recorded.consume::<Flex>(&ops.node).to_contiguous();
+        let gradient = B::laid_out(recorded.consume::<B>(&ops.node));
         let (inputs, kept) = ops.state;
         let wanted = ops.parents.each_ref().map(Option::is_some);
         let gradients = self.0.backward(inputs.each_ref(), kept, gradient, wanted);
         for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
-                recorded.register::<Flex>(node.id, gradient);
+                recorded.register::<B>(node.id, gradient);
             }
         }
     }

@@ -1,4 +1,4 @@
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
 use super::{Reduction, sum_per_example};
@@ -14,6 +14,7 @@ pub struct SparseCategoricalCrossentropy {
     /// The reduction over the examples of a batch.
     pub reduction: Reduction,
     label_smoothing: f64,
+    class_weights: Option<Vec<f32>>,
     ignored: Option<i64>,
 }
 
@@ -42,6 +43,22 @@ impl SparseCategoricalCrossentropy {
         self
     }
 
+    /// Sets a weight of each class: the loss of an observation is multiplied by that of its label. With label
+    /// smoothing, the part of each class is multiplied by that of the class.
+    ///
+    /// Weights scale losses, and nothing is divided by their sum: the mean over an example and over the
+    /// global batch is of all observations, so that an example has the same gradient in whichever batch and
+    /// on whichever replica it is. `reduction="mean"` of PyTorch divides by the sum of the weights of the
+    /// labels in the batch instead; weights whose mean over the training examples is 1 give losses of the
+    /// same size.
+    ///
+    /// Source: `torch.nn.CrossEntropyLoss(weight, reduction="none")`; `class_weight` of `tf.keras.Model.fit`.
+    #[must_use]
+    pub fn with_class_weights(mut self, weights: Vec<f32>) -> Self {
+        self.class_weights = Some(weights);
+        self
+    }
+
     /// Ignores observations with this label, such as padding; it may be outside of the classes. The loss of
     /// an example is the mean over its other observations, or 0 without any. All examples of a batch have
     /// equal weight, however many of their observations are ignored.
@@ -59,8 +76,9 @@ impl SparseCategoricalCrossentropy {
     /// [`Reduction::Sum`].
     ///
     /// # Errors
-    /// The shapes do not match, or the smoothing is not from 0 to 1. On the CPU only, a label is neither that
-    /// of a class nor ignored; on a GPU, whose result is then undefined, the check would stall the queue.
+    /// The shapes do not match, the smoothing is not from 0 to 1, or the class weights are not one finite
+    /// number, 0 or more, for each class. On the CPU only, a label is neither that of a class nor ignored; on
+    /// a GPU, whose result is then undefined, the check would stall the queue.
     pub fn forward<const D: usize, const E: usize>(
         &self,
         logits: Tensor<D>,
@@ -72,7 +90,10 @@ impl SparseCategoricalCrossentropy {
             "the label smoothing of a cross-entropy is {smoothing}, and it goes from 0 to 1"
         );
         ensure_labels_fit(logits.dims(), labels.dims())?;
-        self.ensure_labels_of_classes(&labels, logits.dims()[1])?;
+        let classes = logits.dims()[1];
+        ensure_weights_of_classes("a cross-entropy", self.class_weights.as_deref(), classes)?;
+        ensure_labels_of_classes(&labels, classes, self.ignored)
+            .context("a cross-entropy cannot be computed")?;
         let labels = labels.unsqueeze_dim::<D>(1); // [batch, 1, ..]
         let Some(ignored) = self.ignored else {
             return Ok(self.reduction.apply(self.of_observations(logits, labels)));
@@ -90,32 +111,81 @@ impl SparseCategoricalCrossentropy {
         labels: Tensor<D, Int>,
     ) -> Tensor<D> {
         let log_probabilities = log_softmax(logits, 1); // [batch, classes, ..]
+        let weights = self.class_weights.as_deref();
+        let of_label = log_probabilities.clone().gather(1, labels.clone()).neg(); // [batch, 1, ..]
+        let of_label = match weights {
+            None => of_label,
+            Some(weights) => of_label * weights_of_labels(weights, labels),
+        };
         if self.label_smoothing == 0.0 {
-            return log_probabilities.gather(1, labels).neg(); // [batch, 1, ..]
+            return of_label;
         }
-        let of_label = log_probabilities.clone().gather(1, labels).neg(); // [batch, 1, ..]
+        let log_probabilities = match weights {
+            None => log_probabilities,
+            Some(weights) => {
+                let weights = Tensor::<1>::from_floats(weights, &log_probabilities.device());
+                let mut by_class = [1; D];
+                by_class[1] = weights.dims()[0];
+                log_probabilities * weights.reshape(by_class) // [batch, classes, ..]
+            }
+        };
         let of_all = log_probabilities.mean_dim(1).neg(); // [batch, 1, ..]
         of_label * (1.0 - self.label_smoothing) + of_all * self.label_smoothing
     }
+}
 
-    fn ensure_labels_of_classes<const E: usize>(
-        &self,
-        labels: &Tensor<E, Int>,
-        classes: usize,
-    ) -> Result<()> {
-        if !is_cpu(&[labels.device()]) {
-            return Ok(());
-        }
-        for label in read_data(labels.clone())?.iter::<i64>() {
-            if !(0..classes as i64).contains(&label) && self.ignored != Some(label) {
-                bail!(
-                    "a cross-entropy met the label {label}, and there are {classes} classes; \
-                     `ignoring({label})` would leave it out"
-                );
-            }
-        }
-        Ok(())
+/// The weight of each label.
+///
+/// Shapes: weights `[classes]`, labels `[batch, 1, ..]` in; `[batch, 1, ..]` out.
+pub(super) fn weights_of_labels<const D: usize>(
+    weights: &[f32],
+    labels: Tensor<D, Int>,
+) -> Tensor<D> {
+    let shape = labels.dims();
+    let weights = Tensor::<1>::from_floats(weights, &labels.device()); // [classes]
+    weights.select(0, labels.reshape([-1])).reshape(shape)
+}
+
+/// Checks that there is a finite weight of each class, 0 or more.
+pub(super) fn ensure_weights_of_classes(
+    loss: &str,
+    weights: Option<&[f32]>,
+    classes: usize,
+) -> Result<()> {
+    let Some(weights) = weights else {
+        return Ok(());
+    };
+    ensure!(
+        weights.len() == classes,
+        "{loss} has {} class weights, and there are {classes} classes",
+        weights.len()
+    );
+    let is_weight = |weight: &f32| weight.is_finite() && *weight >= 0.0;
+    match weights.iter().position(|weight| !is_weight(weight)) {
+        None => Ok(()),
+        Some(class) => bail!(
+            "{loss} has the weight {} of class {class}; weights are finite, and 0 or more",
+            weights[class]
+        ),
     }
+}
+
+/// Checks on the CPU, where nothing waits, that labels are those of classes or ignored.
+pub(crate) fn ensure_labels_of_classes<const E: usize>(
+    labels: &Tensor<E, Int>,
+    classes: usize,
+    ignored: Option<i64>,
+) -> Result<()> {
+    if !is_cpu(&[labels.device()]) {
+        return Ok(());
+    }
+    for label in read_data(labels.clone())?.iter::<i64>() {
+        ensure!(
+            (0..classes as i64).contains(&label) || ignored == Some(label),
+            "it met the label {label}, and there are {classes} classes; `ignoring({label})` would leave it out"
+        );
+    }
+    Ok(())
 }
 
 /// The mean of the losses of each example that are not ignored; 0 if all are.
@@ -227,6 +297,16 @@ mod tests {
     }
 
     #[test]
+    fn weights_of_classes_scale_losses_and_divide_nothing() {
+        let weighted = SparseCategoricalCrossentropy::new()
+            .with_class_weights(vec![3.0, 0.5, 0.0])
+            .ignoring(-1);
+        let labels = labels([[0, 1], [2, -1]]);
+        let losses = weighted.forward(logits(&Device::flex()), labels);
+        assert_close(&losses.unwrap(), &[(3.0 + 0.5 * 2.0) / 2.0 * LN_2, 0.0]);
+    }
+
+    #[test]
     fn what_is_ignored_has_no_gradient() {
         let logits = logits(&Device::flex().autodiff()).require_grad();
         let labels = Tensor::<2, Int>::from_ints([[1, 255], [255, 255]], &logits.device());
@@ -263,8 +343,21 @@ mod tests {
             "logits of shape [2, 3, 2] need labels of shape [2, 2], and they have [2]"
         );
         let of_no_class = labels([[0, 255], [0, 0]]);
-        let error = refused(cross_entropy.forward(logits(&device), of_no_class));
+        let error = cross_entropy.forward(logits(&device), of_no_class);
+        let error = format!("{:#}", error.unwrap_err());
         assert!(error.contains("the label 255"), "{error}");
+        let of_classes = |weights: Vec<f32>| {
+            let weighted = cross_entropy.clone().with_class_weights(weights);
+            refused(weighted.forward(logits(&device), labels([[0, 0], [0, 0]])))
+        };
+        assert_eq!(
+            of_classes(vec![1.0, 2.0]),
+            "a cross-entropy has 2 class weights, and there are 3 classes"
+        );
+        assert_eq!(
+            of_classes(vec![1.0, 2.0, -1.0]),
+            "a cross-entropy has the weight -1 of class 2; weights are finite, and 0 or more"
+        );
         let smoothed = cross_entropy.with_label_smoothing(f64::NAN);
         let error = refused(smoothed.forward(logits(&device), labels([[0, 0], [0, 0]])));
         assert!(error.contains("from 0 to 1"), "{error}");

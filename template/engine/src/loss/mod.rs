@@ -1,6 +1,10 @@
 //! Losses: objects with one value per example, and averages over the global batch.
 
+mod binary;
 pub(crate) mod cross_entropy;
+mod ctc;
+mod focal;
+mod huber;
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::replica::{is_cpu, read_all, replica_context};
 
+pub use binary::BinaryCrossentropy;
 pub use cross_entropy::SparseCategoricalCrossentropy;
+pub use ctc::Ctc;
+pub use focal::{BinaryFocal, SparseCategoricalFocal};
+pub use huber::{Huber, SmoothL1};
 
 /// The reduction of a loss object. There is no mean, whose denominator is the global batch size:
 /// [`compute_average_loss`] divides.
@@ -189,7 +197,8 @@ impl Losses {
     /// The value of the loss `name`; `None` if there is none of that name.
     ///
     /// # Panics
-    /// A device failed.
+    /// A device failed, unless the losses were [`read`](Self::read) before. In a callback, that ends training
+    /// with an error.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.iter()
             .find(|(of, _)| *of == name)
@@ -206,7 +215,8 @@ impl Losses {
     /// # Panics
     /// A device failed.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.read().expect("a device that gives the losses");
+        self.read()
+            .unwrap_or_else(|error| panic!("the losses cannot be read: {error:#}"));
         self.0
             .iter()
             .map(|(name, loss)| (name.as_str(), loss.read.get()))

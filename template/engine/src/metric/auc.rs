@@ -1,9 +1,10 @@
-use std::cell::{Ref, RefCell};
+use anyhow::{Result, ensure};
+use burn::tensor::{Int, Tensor};
 
-use anyhow::{Result, bail, ensure};
-use burn::tensor::{FloatDType, Int, Tensor};
-
-use super::{Metric, unread::Unread};
+use super::{
+    Metric, metric_by,
+    scores::{Ranking, Scores},
+};
 
 /// The area under the receiver operating characteristic of a binary classifier: the probability that an
 /// example of class 1 scores higher than one of class 0, with ties counting half. Exact: stores all scores,
@@ -11,45 +12,16 @@ use super::{Metric, unread::Unread};
 /// others for class 0.
 ///
 /// Source: `sklearn.metrics.roc_auc_score`. Undefined, and without result, for examples of one class only.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AreaUnderRoc {
-    name: &'static str,
-    counted: RefCell<Counted>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Counted {
-    /// Score and label of each example, interleaved.
-    pairs: Vec<f64>,
-    /// Scores and labels.
-    unread: Unread,
-    /// A label other than 0 and 1 that a read met.
-    invalid: Option<f64>,
-}
-
-impl Counted {
-    /// Adds what is still to be read. A batch with an invalid label is left out.
-    fn read(&mut self) -> Result<()> {
-        for [scores, labels] in self.unread.read()? {
-            if let Some(label) = labels.iter().find(|label| ![0.0, 1.0].contains(*label)) {
-                self.invalid = Some(f64::from(*label));
-                continue;
-            }
-            for (score, label) in scores.into_iter().zip(labels) {
-                self.pairs
-                    .extend([ranked(score.into(), label), label.into()]);
-            }
-        }
-        Ok(())
-    }
+    scores: Scores,
 }
 
 impl AreaUnderRoc {
     /// Creates an empty metric, called `name` in reports.
     pub fn new(name: &'static str) -> Self {
         AreaUnderRoc {
-            name,
-            counted: RefCell::default(),
+            scores: Scores::new(name, 1),
         }
     }
 
@@ -62,109 +34,140 @@ impl AreaUnderRoc {
     /// added then. On a GPU, such a label is an error of a later call, at the latest of that which merges the
     /// states of replicas.
     pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
-        let ([scores_len], [labels_len]) = (scores.dims(), labels.dims());
-        ensure!(
-            scores_len == labels_len,
-            "`{}` got {scores_len} scores for {labels_len} labels",
-            self.name
-        );
-        let scores = scores.clone().detach().cast(FloatDType::F32); // [batch]
-        let labels = labels.clone().cast(FloatDType::F32); // [batch]
-        let counted = self.counted.get_mut();
-        if counted.unread.push([scores, labels]) {
-            counted.read()?;
-        }
-        match counted.invalid.take() {
-            Some(label) => bail!(no_class(self.name, label)),
-            None => Ok(()),
-        }
-    }
-
-    /// Score and label of each example, interleaved.
-    ///
-    /// # Panics
-    /// A device failed.
-    fn pairs(&self) -> Ref<'_, Vec<f64>> {
-        let read = self.counted.borrow_mut().read();
-        read.expect("a device that gives scores and labels");
-        Ref::map(self.counted.borrow(), |counted| &counted.pairs)
+        self.scores.update(scores.clone(), labels)
     }
 
     /// The area; `None` for examples of one class only.
     pub fn result(&self) -> Option<f64> {
-        let mut pairs: Vec<(f64, bool)> = self
-            .pairs()
-            .chunks_exact(2)
-            .map(|pair| (pair[0], pair[1] == 1.0))
+        area(&self.scores.ranking(0))
+    }
+
+    fn named(&self) -> Vec<(String, f64)> {
+        let named = |area| (self.name().to_owned(), area);
+        self.result().map(named).into_iter().collect()
+    }
+}
+
+metric_by!(AreaUnderRoc, scores);
+
+/// The area under the receiver operating characteristic of a classifier of several classes: the mean over the
+/// classes of [`AreaUnderRoc`] of the class against all others, by the scores of the class. Classes without
+/// examples are left out. Exact: stores all scores, 8 bytes per class and 8 per example. A NaN or infinite
+/// score ranks as for [`AreaUnderRoc`].
+///
+/// Source: `sklearn.metrics.roc_auc_score(multi_class="ovr", average="macro")`, which needs examples of each
+/// class; `torchmetrics.AUROC(task="multiclass")`, which leaves out classes without examples. Undefined, and
+/// without result, for examples of one class only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MulticlassAreaUnderRoc {
+    scores: Scores,
+}
+
+impl MulticlassAreaUnderRoc {
+    /// Creates an empty metric of `classes` classes, at least 2, called `name` in reports.
+    pub fn new(name: &'static str, classes: usize) -> Self {
+        MulticlassAreaUnderRoc {
+            scores: Scores::new(name, classes.max(2)),
+        }
+    }
+
+    /// Adds the examples of a replica's batch. Those of a GPU are read some batches later.
+    ///
+    /// Shapes: scores `[batch, classes]`, such as probabilities: they are compared between examples, so
+    /// logits give other results. Labels `[batch]`.
+    ///
+    /// # Errors
+    /// As for [`AreaUnderRoc::update`]; the number of classes differs from that of the metric.
+    pub fn update(&mut self, scores: &Tensor<2>, labels: &Tensor<1, Int>) -> Result<()> {
+        let [_, classes] = scores.dims();
+        ensure!(
+            classes == self.scores.columns(),
+            "`{}` has {} classes, and the scores have {classes}",
+            self.scores.name(),
+            self.scores.columns()
+        );
+        self.scores.update(scores.clone().reshape([-1]), labels)
+    }
+
+    /// The mean area over the classes with examples; `None` for examples of one class only.
+    pub fn result(&self) -> Option<f64> {
+        let columns = 0..self.scores.columns();
+        let areas: Vec<f64> = columns
+            .filter_map(|class| area(&self.scores.ranking(class)))
             .collect();
-        pairs.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
-        let (mut negatives, mut positives, mut ordered) = (0.0, 0.0, 0.0);
-        for ties in pairs.chunk_by(|left, right| left.0 == right.0) {
-            let of_ones = ties.iter().filter(|(_, is_one)| *is_one).count() as f64;
-            let of_zeros = ties.len() as f64 - of_ones;
-            ordered += of_ones * (negatives + of_zeros / 2.0);
-            negatives += of_zeros;
-            positives += of_ones;
+        (!areas.is_empty()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
+    }
+
+    fn named(&self) -> Vec<(String, f64)> {
+        let named = |area| (self.name().to_owned(), area);
+        self.result().map(named).into_iter().collect()
+    }
+}
+
+metric_by!(MulticlassAreaUnderRoc, scores);
+
+/// The average precision of a binary classifier, an area under the curve of precision over recall: the sum
+/// over the distinct scores, from the highest, of the precision at that threshold times the gain in recall
+/// since the last. Exact: stores all scores, 16 bytes per example. A NaN or infinite score ranks as for
+/// [`AreaUnderRoc`].
+///
+/// Source: `sklearn.metrics.average_precision_score`, which warns and gives 0 without examples of class 1;
+/// here that is undefined, and without result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AveragePrecision {
+    scores: Scores,
+}
+
+impl AveragePrecision {
+    /// Creates an empty metric, called `name` in reports.
+    pub fn new(name: &'static str) -> Self {
+        AveragePrecision {
+            scores: Scores::new(name, 1),
         }
-        (negatives > 0.0 && positives > 0.0).then(|| ordered / (negatives * positives))
-    }
-}
-
-/// The score, or the worst one for the label if it is not finite.
-fn ranked(score: f64, label: f32) -> f64 {
-    match score.is_finite() {
-        true => score,
-        false if label == 1.0 => f64::NEG_INFINITY,
-        false => f64::INFINITY,
-    }
-}
-
-fn no_class(name: &str, label: f64) -> String {
-    format!("`{name}` got the label {label}, and labels are 0 or 1")
-}
-
-impl Metric for AreaUnderRoc {
-    fn name(&self) -> &'static str {
-        self.name
     }
 
-    fn examples(&self) -> usize {
-        self.pairs().len() / 2
+    /// Adds the examples of a replica's batch. Those of a GPU are read some batches later.
+    ///
+    /// Shapes: scores `[batch]`, higher for class 1; labels `[batch]`, 0 or 1.
+    ///
+    /// # Errors
+    /// As for [`AreaUnderRoc::update`].
+    pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
+        self.scores.update(scores.clone(), labels)
     }
 
-    fn state(&self) -> Vec<f64> {
-        let mut state = self.pairs().clone();
-        // One number too many, which `add_state` refuses: only it returns errors.
-        state.extend(self.counted.borrow().invalid);
-        state
-    }
-
-    fn add_state(&mut self, state: &[f64]) -> Result<()> {
-        let (pairs, rest) = state.as_chunks::<2>();
-        match rest {
-            [label, ..] => bail!(no_class(self.name, *label)),
-            [] => self.counted.get_mut().pairs.extend(pairs.iter().flatten()),
+    /// The average precision, from 0 to 1; `None` without examples of class 1.
+    pub fn result(&self) -> Option<f64> {
+        let ranking = self.scores.ranking(0);
+        let (mut taken, mut found, mut sum) = (0.0, 0.0, 0.0);
+        for ties in ranking.chunk_by(|left, right| left.0 == right.0).rev() {
+            let ones = ties.iter().filter(|(_, is_one)| *is_one).count() as f64;
+            taken += ties.len() as f64;
+            found += ones;
+            sum += ones * found / taken;
         }
-        Ok(())
+        (found > 0.0).then(|| sum / found)
     }
 
-    fn results(&self) -> Vec<(String, f64)> {
-        let result = self.result();
-        result
-            .map(|area| (self.name.to_owned(), area))
-            .into_iter()
-            .collect()
-    }
-
-    fn reset(&mut self) {
-        *self.counted.get_mut() = Counted::default();
+    fn named(&self) -> Vec<(String, f64)> {
+        let named = |precision| (self.name().to_owned(), precision);
+        self.result().map(named).into_iter().collect()
     }
 }
 
-impl PartialEq for AreaUnderRoc {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && self.state() == other.state()
+metric_by!(AveragePrecision, scores);
+
+/// The area under the receiver operating characteristic; `None` for examples of one class only.
+fn area(ranking: &Ranking) -> Option<f64> {
+    let (mut negatives, mut positives, mut ordered) = (0.0, 0.0, 0.0);
+    for ties in ranking.chunk_by(|left, right| left.0 == right.0) {
+        let of_ones = ties.iter().filter(|(_, is_one)| *is_one).count() as f64;
+        let of_zeros = ties.len() as f64 - of_ones;
+        ordered += of_ones * (negatives + of_zeros / 2.0);
+        negatives += of_zeros;
+        positives += of_ones;
     }
+    (negatives > 0.0 && positives > 0.0).then(|| ordered / (negatives * positives))
 }
 
 #[cfg(test)]
@@ -200,15 +203,62 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_average_precision_ranks_a_score_that_is_not_finite_last_or_first() {
+        for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let of = |labels: [i32; 3]| {
+                let mut average = AveragePrecision::new("average_precision");
+                let scores = Tensor::from_floats([0.9, 0.1, broken], &Device::flex());
+                let labels = Tensor::from_ints(labels, &Device::flex());
+                average.update(&scores, &labels).unwrap();
+                average.result()
+            };
+            // Precision 1 at the first, 2/3 at the last; or 1/2 at the second.
+            assert_eq!(of([1, 0, 1]), Some((1.0 + 2.0 / 3.0) / 2.0), "{broken}");
+            assert_eq!(of([1, 0, 0]), Some(0.5), "{broken}");
+            assert_eq!(of([0, 0, 0]), None);
+            assert_eq!(of([1, 1, 1]), Some(1.0));
+        }
+    }
+
+    #[test]
+    fn several_classes_are_each_ranked_against_the_others() {
+        let device = Device::flex();
+        let mut area = MulticlassAreaUnderRoc::new("auc", 3);
+        assert_eq!((area.result(), area.results()), (None, vec![]));
+        let scores = [[0.7, 0.3, 0.0], [0.2, 0.6, 0.2], [0.4, 0.5, 0.1]];
+        let scores = Tensor::from_floats(scores, &device);
+        let labels = |labels: [i32; 3]| Tensor::<1, Int>::from_ints(labels, &device);
+        area.update(&scores, &labels([0, 1, 0])).unwrap();
+        // Class 2 has no example: both of the others are ranked right.
+        assert_eq!(area.results(), [("auc".to_owned(), 1.0)]);
+        let error = area.update(&scores, &labels([0, 3, 0])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`auc` got the label 3, and labels are from 0 to 2"
+        );
+        let error = area.update(&scores.clone().narrow(1, 0, 2), &labels([0; 3]));
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "`auc` has 3 classes, and the scores have 2");
+        let error = area.update(&scores, &labels([0; 3]).narrow(0, 0, 2));
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "`auc` got 3 scores for 2 labels");
+        assert_eq!(area.examples(), 3, "nothing of what was refused is counted");
+        let error = area.add_state(&[0.0; 6]).unwrap_err().to_string();
+        assert!(
+            error.contains("the state of `auc` has 6 numbers"),
+            "{error}"
+        );
+    }
+
     /// As on a GPU, whose labels are read late.
     #[test]
     fn another_label_is_refused_by_the_merge_at_the_latest() {
         let mut area = AreaUnderRoc::new("auc");
         let pair = [[0.1, 0.2], [0.0, 2.0]];
         let pair = pair.map(|values| Tensor::from_floats(values, &Device::flex()));
-        area.counted.get_mut().unread.push(pair);
-        let error = AreaUnderRoc::new("auc").add_state(&area.state());
-        let error = error.unwrap_err().to_string();
+        area.scores.push_unread(pair);
+        let error = area.read().unwrap_err().to_string();
         assert_eq!(error, "`auc` got the label 2, and labels are 0 or 1");
     }
 }

@@ -24,6 +24,10 @@ pub enum Statistic {
     Iou,
     /// `NAME_dice`: the macro mean of [`ConfusionMatrix::dice`], which is that of F1.
     Dice,
+    /// `NAME_specificity`: the macro mean of [`ConfusionMatrix::specificity`].
+    Specificity,
+    /// `NAME_balanced_accuracy`: [`ConfusionMatrix::balanced_accuracy`].
+    BalancedAccuracy,
     /// `NAME_iou_0`, `NAME_iou_1` ..: [`ConfusionMatrix::iou`] of each class that occurs.
     PerClassIou,
 }
@@ -32,7 +36,7 @@ pub enum Statistic {
 const REPORTED: &[Statistic] = &[Statistic::Precision, Statistic::Recall, Statistic::F1];
 
 /// The confusion matrix of observations (labelled examples, or pixels or tokens of them), with precision,
-/// recall, F1 and intersection over union from the total counts.
+/// recall, F1, intersection over union and others from the total counts.
 ///
 /// An observation with a NaN logit, or whose largest logit is infinite, counts for its class as predicted
 /// as none: it lowers the recall and intersection over union of its class and the accuracy, but no
@@ -56,7 +60,7 @@ struct Counted {
     /// `[classes, classes + 1]`: by label, then by prediction, the last of which is none.
     counts: Vec<f64>,
     /// Labels, NaN if ignored, and predictions.
-    unread: Unread,
+    unread: Unread<2>,
     /// A label of no class that a read met.
     invalid: Option<f64>,
 }
@@ -234,6 +238,25 @@ impl ConfusionMatrix {
         ratio(2 * both, self.labelled(class) + self.taken_for(class))
     }
 
+    /// True negatives over observations of other classes, which is recall of "not the class"; 0 without
+    /// observations of other classes.
+    ///
+    /// Source: `torchmetrics.Specificity` with `average="none"`.
+    pub fn specificity(&self, class: usize) -> f64 {
+        let others = self.observations() - self.labelled(class);
+        let mistaken = self.taken_for(class) - self.get(class, class);
+        ratio(others - mistaken, others)
+    }
+
+    /// The mean of [`recall`](Self::recall) over the classes that have observations; 0 without observations.
+    /// [`Statistic::Recall`] also includes classes that are only predicted, with a recall of 0.
+    ///
+    /// Source: `sklearn.metrics.balanced_accuracy_score`.
+    pub fn balanced_accuracy(&self) -> f64 {
+        let classes = (0..self.classes).filter(|class| self.labelled(*class) > 0);
+        mean(classes.map(|class| self.recall(class)))
+    }
+
     /// The values of a statistic, by name.
     fn statistic(&self, statistic: Statistic) -> Vec<(String, f64)> {
         let (name, value) = match statistic {
@@ -243,6 +266,8 @@ impl ConfusionMatrix {
             Statistic::F1 => ("f1", self.macro_mean(Self::f1)),
             Statistic::Iou => ("iou", self.macro_mean(Self::iou)),
             Statistic::Dice => ("dice", self.macro_mean(Self::dice)),
+            Statistic::Specificity => ("specificity", self.macro_mean(Self::specificity)),
+            Statistic::BalancedAccuracy => ("balanced_accuracy", self.balanced_accuracy()),
             Statistic::PerClassIou => {
                 let named = |class| (format!("{}_iou_{class}", self.name), self.iou(class));
                 return self.occurring().map(named).collect();
@@ -258,9 +283,14 @@ impl ConfusionMatrix {
 
     /// The mean over the classes that have observations or predictions.
     fn macro_mean(&self, value: impl Fn(&Self, usize) -> f64) -> f64 {
-        let values: Vec<f64> = self.occurring().map(|class| value(self, class)).collect();
-        values.iter().sum::<f64>() / values.len().max(1) as f64
+        mean(self.occurring().map(|class| value(self, class)))
     }
+}
+
+/// The mean; 0 without values.
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.collect();
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// All values of a tensor, `[values]`.
@@ -268,7 +298,7 @@ fn flat<const D: usize>(tensor: Tensor<D, Int>) -> Tensor<1> {
     tensor.cast(FloatDType::F32).reshape([-1])
 }
 
-fn no_class(label: f64, classes: usize) -> String {
+pub(super) fn no_class(label: f64, classes: usize) -> String {
     format!(
         "it met the label {label}, and there are {classes} classes; `ignoring({label})` would leave it out"
     )
@@ -295,20 +325,31 @@ impl Metric for ConfusionMatrix {
         self.counts().iter().sum::<f64>() as usize
     }
 
+    fn read(&self) -> Result<()> {
+        let counted = &mut *self.counted.borrow_mut();
+        counted.read(self.classes)?;
+        match counted.invalid {
+            None => Ok(()),
+            Some(label) => bail!(
+                "`{}` cannot count a batch: {}",
+                self.name,
+                no_class(label, self.classes)
+            ),
+        }
+    }
+
+    /// # Panics
+    /// Those of [`Self::read`](Metric::read), if that was not called.
     fn state(&self) -> Vec<f64> {
+        let read = self.read();
+        read.unwrap_or_else(|error| panic!("{error:#}"));
         let mut state = self.counts().clone();
         state.push(self.examples);
-        // One number too many, which `add_state` refuses: only it returns errors.
-        state.extend(self.counted.borrow().invalid);
         state
     }
 
     fn add_state(&mut self, state: &[f64]) -> Result<()> {
         let counts = &mut self.counted.get_mut().counts;
-        if state.len() == counts.len() + 2 {
-            let label = no_class(state[counts.len() + 1], self.classes);
-            bail!("`{}` cannot count a batch: {label}", self.name);
-        }
         ensure!(
             state.len() == counts.len() + 1,
             "the state of `{}` has {} numbers, and {} are needed: the counts of {} classes, and how many \
@@ -331,7 +372,7 @@ impl Metric for ConfusionMatrix {
     fn reset(&mut self) {
         let counted = self.counted.get_mut();
         counted.counts.fill(0.0);
-        counted.unread.clear();
+        counted.unread = Unread::default();
         counted.invalid = None;
         self.examples = 0.0;
     }
@@ -349,7 +390,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::replica::visible_devices;
+    use crate::{metric::metric_states, replica::visible_devices};
 
     const NAN: f32 = f32::NAN;
     const INFINITY: f32 = f32::INFINITY;
@@ -508,10 +549,9 @@ mod tests {
         let counted = push([1.0, NAN, 0.0]);
         assert_eq!((counted.get(1, 1), counted.get(0, 1)), (1, 1));
         assert_eq!(counted.observations(), 2);
-        let state = push([1.0, 7.0, 0.0]).state();
-        let error = ConfusionMatrix::new("mask", 2).add_state(&state);
+        let error = metric_states(&[&mut push([1.0, 7.0, 0.0])]).unwrap_err();
         assert_eq!(
-            error.unwrap_err().to_string(),
+            format!("{error:#}"),
             "`mask` cannot count a batch: it met the label 7, and there are 2 classes; `ignoring(7)` would \
              leave it out"
         );

@@ -1,10 +1,10 @@
 use std::{cell::RefCell, mem};
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
-use super::Metric;
-use crate::{loss::sum_per_example, replica::read_all};
+use super::{Metric, unread::Unread};
+use crate::loss::sum_per_example;
 
 /// The mean of one value per example, or per observation such as a pixel or a token, optionally weighted.
 /// Its state is the sums of values and of weights, so it is the mean over all observations rather than a mean
@@ -22,8 +22,9 @@ pub struct Mean {
 struct Counted {
     /// The sums read so far, by place.
     sums: [f64; SUMS],
-    /// Parts `[batch]` to be added to the sum at a place.
-    unread: Vec<(usize, Tensor<1>)>,
+    /// Parts `[batch]` of sums, and the place of each in `sums`.
+    unread: Unread<1>,
+    places: Vec<usize>,
 }
 
 /// Places in the state: the sum of weighted values, the sum of weights, and the numbers of examples and
@@ -34,33 +35,30 @@ const EXAMPLES: usize = 2;
 const OBSERVATIONS: usize = 3;
 const SUMS: usize = 4;
 
-/// Number of unread tensors from which all are read at once, which bounds their memory.
-const UNREAD: usize = 1024;
-
 impl Counted {
-    /// Queues parts of sums, and reads them in batches.
+    /// Queues parts of sums, and reads them in batches: reading in each step would wait for a GPU before the
+    /// next operations are queued.
     ///
-    /// # Panics
+    /// # Errors
     /// A device failed.
-    fn add<const N: usize>(&mut self, parts: [(usize, Tensor<1>); N]) {
-        // Reading in each step would wait for a GPU before the next operations are queued.
-        let is_cpu = parts
-            .iter()
-            .all(|(_, part)| part.device() == Device::flex());
-        self.unread.extend(parts);
-        if is_cpu || self.unread.len() >= UNREAD {
-            self.read();
+    fn add<const N: usize>(&mut self, parts: [(usize, Tensor<1>); N]) -> Result<()> {
+        let mut is_due = false;
+        for (place, part) in parts {
+            self.places.push(place);
+            is_due = self.unread.push([part]);
+        }
+        match is_due {
+            true => self.read(),
+            false => Ok(()),
         }
     }
 
-    /// # Panics
-    /// A device failed.
-    fn read(&mut self) {
-        let (places, parts): (Vec<_>, Vec<_>) = mem::take(&mut self.unread).into_iter().unzip();
-        let parts = read_all(parts).expect("a device that gives the values of a metric");
-        for (place, part) in places.into_iter().zip(parts) {
+    fn read(&mut self) -> Result<()> {
+        let places = mem::take(&mut self.places).into_iter();
+        for (place, [part]) in places.zip(self.unread.read()?) {
             self.sums[place] += part.into_iter().map(f64::from).sum::<f64>();
         }
+        Ok(())
     }
 }
 
@@ -84,7 +82,8 @@ impl Mean {
             counted.sums[place] += examples;
         }
         // Without the autodiff graph, which would stay in memory.
-        counted.add([(TOTAL, per_example.clone().detach())]);
+        let added = counted.add([(TOTAL, per_example.clone().detach())]);
+        added.expect("a device that gives the values of a metric");
     }
 
     /// Adds one value per observation, with optional weights. A weight of 0, as of padding, ignores an
@@ -94,10 +93,7 @@ impl Mean {
     /// Shapes: values `[batch, ..]`, weights of the same shape.
     ///
     /// # Errors
-    /// The shapes differ; nothing is added then.
-    ///
-    /// # Panics
-    /// A device failed.
+    /// The shapes differ; nothing is added then. A device failed.
     pub fn update_observations<const D: usize>(
         &mut self,
         values: &Tensor<D>,
@@ -111,7 +107,7 @@ impl Mean {
                 let observations = shape.iter().product::<usize>() as f64;
                 counted.sums[WEIGHT] += observations;
                 counted.sums[OBSERVATIONS] += observations;
-                counted.add([(TOTAL, sum_per_example(values))]);
+                counted.add([(TOTAL, sum_per_example(values))])?;
             }
             Some(weights) => {
                 ensure!(
@@ -131,7 +127,7 @@ impl Mean {
                         OBSERVATIONS,
                         sum_per_example(is_left_out.bool_not().float()),
                     ),
-                ]);
+                ])?;
             }
         }
         counted.sums[EXAMPLES] += shape[0] as f64;
@@ -155,7 +151,8 @@ impl Mean {
     /// A device failed.
     fn sums(&self) -> [f64; SUMS] {
         let mut counted = self.counted.borrow_mut();
-        counted.read();
+        let read = counted.read();
+        read.expect("a device that gives the values of a metric");
         counted.sums
     }
 }
@@ -171,6 +168,10 @@ impl Metric for Mean {
 
     fn observations(&self) -> usize {
         self.sums()[OBSERVATIONS] as usize
+    }
+
+    fn read(&self) -> Result<()> {
+        self.counted.borrow_mut().read()
     }
 
     fn state(&self) -> Vec<f64> {
@@ -202,8 +203,10 @@ impl Metric for Mean {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
-    use crate::replica::visible_devices;
+    use crate::{metric::unread::TENSORS, replica::visible_devices};
 
     const NAN: f32 = f32::NAN;
 
@@ -288,11 +291,11 @@ mod tests {
             let mut mean = Mean::new("loss");
             let values = Tensor::<2>::from_floats(VALUES, &device);
             let weights = Tensor::from_floats(WEIGHTS, &device);
-            let batches = 2 * UNREAD + 3;
+            let batches = 2 * TENSORS + 3;
             for _ in 0..batches {
                 mean.update_observations(&values, Some(&weights)).unwrap();
             }
-            assert!(mean.counted.borrow().unread.len() < UNREAD);
+            assert!(mean.counted.borrow().places.len() < TENSORS);
             assert_eq!(mean.examples(), 2 * batches);
             let expected = [17.0, 5.5, 2.0, 5.0].map(|sum| sum * batches as f64);
             assert_eq!(mean.clone().state(), expected);
@@ -328,10 +331,10 @@ mod tests {
     fn values_may_wait_until_they_are_asked_for() {
         for device in visible_devices() {
             let mut mean = Mean::new("loss");
-            for batch in 0..2 * UNREAD + 3 {
+            for batch in 0..2 * TENSORS + 3 {
                 mean.update(&Tensor::from_floats([batch as f32, 1.0], &device));
             }
-            let batches = (2 * UNREAD + 3) as f64;
+            let batches = (2 * TENSORS + 3) as f64;
             assert_eq!(mean.examples() as f64, 2.0 * batches);
             let total = batches * (batches - 1.0) / 2.0 + batches;
             assert_eq!(

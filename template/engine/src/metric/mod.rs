@@ -1,20 +1,29 @@
 //! Metrics whose states merge over replicas and processes.
 
 mod auc;
+mod bleu;
+mod calibration;
 mod confusion;
 mod mean;
-mod per_example;
+pub(crate) mod per_example;
+mod perplexity;
+mod regression;
+mod scores;
 mod unread;
 
 use anyhow::{Result, ensure};
 
-pub use auc::AreaUnderRoc;
+pub use auc::{AreaUnderRoc, AveragePrecision, MulticlassAreaUnderRoc};
+pub use bleu::Bleu;
+pub use calibration::CalibrationError;
 pub use confusion::{ConfusionMatrix, Statistic};
 pub use mean::Mean;
 pub use per_example::{
     mean_absolute_error, mean_squared_error, sparse_categorical_accuracy,
     sparse_top_k_categorical_accuracy,
 };
+pub use perplexity::Perplexity;
+pub use regression::{PearsonCorrelation, R2Score, RootMeanSquaredError};
 
 /// A metric whose state merges over replicas.
 pub trait Metric: Send + 'static {
@@ -27,6 +36,15 @@ pub trait Metric: Send + 'static {
     /// Number of observations so far, such as pixels or tokens; by default one per example.
     fn observations(&self) -> usize {
         self.examples()
+    }
+
+    /// Reads the values of batches that are still on a GPU; always called before [`state`](Self::state). A
+    /// metric made of others calls theirs.
+    ///
+    /// # Errors
+    /// A batch since the last reset had an invalid value, such as a label of no class, or a device failed.
+    fn read(&self) -> Result<()> {
+        Ok(())
     }
 
     /// The state, for other replicas and checkpoints.
@@ -44,6 +62,47 @@ pub trait Metric: Send + 'static {
     /// Resets the state.
     fn reset(&mut self);
 }
+
+/// Implements [`Metric`] for a type whose state is that of a field, and whose results are those of its
+/// `named`.
+macro_rules! metric_by {
+    ($metric:ty, $field:ident) => {
+        impl Metric for $metric {
+            fn name(&self) -> &'static str {
+                self.$field.name()
+            }
+
+            fn examples(&self) -> usize {
+                self.$field.examples()
+            }
+
+            fn observations(&self) -> usize {
+                self.$field.observations()
+            }
+
+            fn read(&self) -> Result<()> {
+                self.$field.read()
+            }
+
+            fn state(&self) -> Vec<f64> {
+                self.$field.state()
+            }
+
+            fn add_state(&mut self, state: &[f64]) -> Result<()> {
+                self.$field.add_state(state)
+            }
+
+            fn results(&self) -> Vec<(String, f64)> {
+                self.named()
+            }
+
+            fn reset(&mut self) {
+                self.$field.reset();
+            }
+        }
+    };
+}
+use metric_by;
 
 /// A value of a metric over all replicas.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,8 +136,15 @@ pub fn metric_results(metrics: &[&mut dyn Metric]) -> Vec<MergedMetric> {
 pub type MetricStates = Vec<Vec<f64>>;
 
 /// The states of `metrics`.
-pub fn metric_states(metrics: &[&mut dyn Metric]) -> MetricStates {
-    metrics.iter().map(|metric| metric.state()).collect()
+///
+/// # Errors
+/// Those of [`Metric::read`].
+pub fn metric_states(metrics: &[&mut dyn Metric]) -> Result<MetricStates> {
+    let states = metrics.iter().map(|metric| {
+        metric.read()?;
+        Ok(metric.state())
+    });
+    states.collect()
 }
 
 /// Replaces the states of `metrics` by the merged states of `replicas`.
@@ -113,6 +179,9 @@ mod tests {
 
     /// Predictions of a model that diverged.
     const BROKEN: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+
+    /// The largest probability of the logits 1 and 0.
+    const SIGMOID_OF_ONE: f64 = 0.731_058_578_630_004_9;
 
     /// The labels of four examples.
     const LABELS: [i32; 4] = [0, 1, 0, 1];
@@ -161,11 +230,27 @@ mod tests {
         });
         let mut confusion = ConfusionMatrix::new("confusion", 2);
         confusion.update(predictions, &labels).unwrap();
+        let mut calibration = CalibrationError::new("calibration");
+        calibration.update(predictions, &labels).unwrap();
+        let mut perplexity = Perplexity::new("perplexity");
+        perplexity.update(predictions, &labels).unwrap();
+        let mut root = RootMeanSquaredError::new("root");
+        root.update(predictions, &targets).unwrap();
+        let mut r2 = R2Score::new("r2").with_outputs(2);
+        r2.update(predictions, &targets).unwrap();
+        let mut pearson = PearsonCorrelation::new("pearson").with_outputs(2);
+        pearson.update(predictions, &targets).unwrap();
         let mut area = AreaUnderRoc::new("auc");
         let scores = predictions.clone().narrow(1, 1, 1).squeeze_dim(1);
         area.update(&scores, &labels).unwrap();
+        let mut average_precision = AveragePrecision::new("average_precision");
+        average_precision.update(&scores, &labels).unwrap();
+        let mut of_classes = MulticlassAreaUnderRoc::new("auc_of_classes", 2);
+        of_classes.update(predictions, &labels).unwrap();
         let all = means.iter().map(|mean| mean as &dyn Metric);
-        let all = all.chain([&confusion as &dyn Metric, &area]);
+        let all = all.chain([&confusion as &dyn Metric, &area, &average_precision]);
+        let all = all.chain([&of_classes as &dyn Metric, &calibration, &perplexity]);
+        let all = all.chain([&root as &dyn Metric, &r2, &pearson]);
         all.flat_map(|metric| {
             assert_eq!(metric.examples(), 4, "{}", metric.name());
             metric.results()
@@ -192,6 +277,19 @@ mod tests {
                 Some(0.0),
             ),
             ("auc", 1.0, Some(0.5), Some(0.0)),
+            ("average_precision", 1.0, Some(2.0 / 3.0), Some(0.5)),
+            ("auc_of_classes", 1.0, Some(0.5), Some(0.0)),
+            (
+                "calibration",
+                1.0 - SIGMOID_OF_ONE,
+                Some((3.0 - 3.0 * SIGMOID_OF_ONE + 1.0) / 4.0),
+                Some(1.0),
+            ),
+            ("perplexity", 1.0 / SIGMOID_OF_ONE, None, None),
+            ("root", 0.0, None, None),
+            ("r2", 1.0, None, None),
+            ("pearson_0", 1.0, None, None),
+            ("pearson_1", 1.0, None, None),
         ];
         for device in visible_devices() {
             for value in BROKEN {
@@ -202,8 +300,11 @@ mod tests {
                     for (values, expected) in values.iter().zip([Some(right), one, all]) {
                         let (of, result) = &values[index];
                         assert_eq!(of, name);
-                        let result = result.is_finite().then_some(*result);
-                        assert_eq!(result, expected, "`{name}` of {value}: {values:?}");
+                        let is_right = match expected {
+                            None => !result.is_finite(),
+                            Some(expected) => (result - expected).abs() < 1e-6,
+                        };
+                        assert!(is_right, "`{name}` of {value}: {values:?}");
                     }
                 }
             }

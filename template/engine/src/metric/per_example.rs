@@ -89,7 +89,10 @@ pub fn mean_squared_error<const D: usize>(
 }
 
 /// Checks shapes, as Burn would silently broadcast `[batch, 1]` to `[batch, 3]`.
-fn ensure_equal_shapes<const D: usize>(predictions: &Tensor<D>, targets: &Tensor<D>) -> Result<()> {
+pub(crate) fn ensure_equal_shapes<const D: usize>(
+    predictions: &Tensor<D>,
+    targets: &Tensor<D>,
+) -> Result<()> {
     let (predictions, targets) = (predictions.dims(), targets.dims());
     ensure!(
         predictions == targets,

@@ -4,78 +4,93 @@ use std::hash::{DefaultHasher, Hasher};
 
 use anyhow::{Result, ensure};
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{Tensor, TensorData},
 };
 
 use crate::{bytes::to_bytes, replica::read_all};
 
 /// The path and values of each trainable parameter, in the order of
-/// [`FlatGradients::iter`](crate::optim::FlatGradients::iter).
+/// [`FlatGradients::iter`](crate::optim::FlatGradients::iter), in one read.
+///
+/// # Panics
+/// A device failed.
 pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
-    #[derive(Default)]
-    struct Named {
-        path: Vec<String>,
-        paths: Vec<String>,
-    }
-
-    impl ModuleVisitor for Named {
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.path.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.is_require_grad() {
-                self.paths.push(self.path.join("."));
-            }
-        }
-    }
-
-    let mut named = Named::default();
-    model.visit(&mut named);
-    named.paths.into_iter().zip(values(model)).collect()
+    read_parameters(model, |_, is_trainable| is_trainable)
 }
 
 /// A hash of the bits of all parameters, to compare replicas.
+///
+/// # Panics
+/// A device failed.
 pub fn hash_parameters<M: Module>(model: &M) -> u64 {
     let mut hash = DefaultHasher::new();
     // Running statistics differ between replicas.
-    for values in values(model) {
+    for (_, values) in named_parameters(model) {
         hash.write(&to_bytes(&values));
     }
     hash.finish()
 }
 
 /// The values of all parameters, concatenated.
-pub fn parameters<M: Module>(model: &M) -> Vec<f32> {
-    values(model).concat()
-}
-
-/// The values of each trainable parameter, in one read.
 ///
 /// # Panics
 /// A device failed.
-fn values<M: Module>(model: &M) -> Vec<Vec<f32>> {
-    #[derive(Default)]
-    struct Collect(Vec<Tensor<1>>);
+pub fn parameters<M: Module>(model: &M) -> Vec<f32> {
+    let values = named_parameters(model).into_iter();
+    values
+        .map(|(_, values)| values)
+        .collect::<Vec<_>>()
+        .concat()
+}
 
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.is_require_grad() {
-                let values = param.val(); // [..]
-                let len = values.shape().num_elements();
-                self.0.push(values.reshape([len])); // [len]
-            }
-        }
+/// The path and values of each parameter for which `is_wanted` is true, given its id and whether it is
+/// trainable, in the order of the model's fields, in one read.
+///
+/// # Panics
+/// A device failed.
+pub(crate) fn read_parameters<M: Module>(
+    model: &M,
+    is_wanted: impl Fn(ParamId, bool) -> bool,
+) -> Vec<(String, Vec<f32>)> {
+    let mut found = Find {
+        is_wanted,
+        path: Vec::new(),
+        paths: Vec::new(),
+        values: Vec::new(),
+    };
+    model.visit(&mut found);
+    let values = read_all(found.values).expect("a device that gives the parameters");
+    found.paths.into_iter().zip(values).collect()
+}
+
+/// Collects the parameters for which `is_wanted` is true.
+struct Find<F> {
+    is_wanted: F,
+    /// Names of the fields down to the visited one.
+    path: Vec<String>,
+    paths: Vec<String>,
+    /// Shape `[values of the parameter]` each.
+    values: Vec<Tensor<1>>,
+}
+
+impl<F: Fn(ParamId, bool) -> bool> ModuleVisitor for Find<F> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_owned());
     }
 
-    let mut all = Collect::default();
-    model.visit(&mut all);
-    read_all(all.0).expect("a device that gives the parameters")
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if (self.is_wanted)(param.id, param.is_require_grad()) {
+            let values = param.val(); // [..]
+            let len = values.shape().num_elements();
+            self.paths.push(self.path.join("."));
+            self.values.push(values.reshape([len])); // [len]
+        }
+    }
 }
 
 /// Replaces the parameters of `model` by `values`, the inverse of [`parameters`].

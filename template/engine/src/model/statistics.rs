@@ -8,20 +8,20 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
-use crate::replica::read_data;
+use super::parameters::read_parameters;
 
-/// The running statistics of `model`, concatenated.
+/// The running statistics of `model`, concatenated, in one read.
+///
+/// # Panics
+/// A device failed.
 pub fn running_statistics<M: Module>(model: &M) -> Vec<f32> {
-    let mut read = Read {
-        buffers: buffers(model),
-        values: Vec::new(),
-    };
-    if read.buffers.is_empty() {
+    let buffers = buffers(model);
+    if buffers.is_empty() {
         return Vec::new();
     }
     // Burn merges pending updates of running values only in `valid`.
-    model.valid().visit(&mut read);
-    read.values
+    let read = read_parameters(&model.valid(), |id, _| buffers.contains(&id)).into_iter();
+    read.flat_map(|(_, values)| values).collect()
 }
 
 /// True if `model` has running statistics, which its clones share.
@@ -41,7 +41,7 @@ pub fn load_running_statistics<M: Module>(model: &M, values: &[f32]) -> M {
 }
 
 /// The tensors that do not require a gradient while training.
-fn buffers<M: Module>(model: &M) -> HashSet<ParamId> {
+pub(crate) fn buffers<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Find(HashSet<ParamId>);
 
     impl ModuleVisitor for Find {
@@ -55,20 +55,6 @@ fn buffers<M: Module>(model: &M) -> HashSet<ParamId> {
     let mut find = Find(HashSet::new());
     model.visit(&mut find);
     find.0
-}
-
-struct Read {
-    buffers: HashSet<ParamId>,
-    values: Vec<f32>,
-}
-
-impl ModuleVisitor for Read {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.buffers.contains(&param.id) {
-            let values = read_data(param.val()).expect("a device that gives the statistics");
-            self.values.extend(values.iter::<f32>());
-        }
-    }
 }
 
 struct Write<'a> {

@@ -1,12 +1,14 @@
 //! Optimizers, learning-rate schedules and gradients.
 
 mod adam;
+mod anomalies;
 mod gradients;
 mod nadam;
 mod optimizer;
 mod schedule;
 
 pub use adam::{Adam, AdamConfig, AdamState};
+pub(crate) use anomalies::{detect_anomalies, detects_anomalies, ensure_no_anomaly};
 pub(crate) use gradients::NormCheck;
 pub use gradients::{FlatGradients, Gradients, NonFinite};
 pub use nadam::{Nadam, NadamConfig, NadamState};

@@ -11,21 +11,21 @@ use plotters::{
 };
 use serde_json::{Map, Value};
 
-use crate::report::whole_file;
+use crate::{globals::Split, report::whole_file};
 
 /// Size in pixels of the panel of one metric.
-const PANEL: (u32, u32) = (520, 340);
+pub(super) const PANEL: (u32, u32) = (520, 340);
 
 /// Panels per row.
-const COLUMNS: usize = 2;
+pub(super) const COLUMNS: usize = 2;
 
 /// Maximum number of epochs for which each value has a dot.
 const DOTTED: usize = 40;
 
 /// Fields of a line that are not metrics, in addition to those that end in `seconds`.
-const NOT_METRICS: [&str; 4] = ["split", "epoch", "step", "examples"];
+const NOT_METRICS: [&str; 5] = ["split", "epoch", "step", "examples", "weights"];
 
-const TEXT: RGBColor = RGBColor(51, 65, 85);
+pub(super) const TEXT: RGBColor = RGBColor(51, 65, 85);
 const GRID: RGBColor = RGBColor(226, 232, 240);
 
 /// The splits in drawing order, with their colors.
@@ -52,10 +52,13 @@ pub fn draw(log: &Path, svg: &Path) -> Result<()> {
 
 /// The values of a metric by split and epoch.
 #[derive(Debug, Default, PartialEq)]
-struct Curves([BTreeMap<u32, f64>; SPLITS.len()]);
+pub(crate) struct Curves([BTreeMap<u32, f64>; SPLITS.len()]);
 
 /// The curves of each metric, in the order of the log.
-fn parse(text: &str) -> Result<IndexMap<String, Curves>> {
+///
+/// # Errors
+/// A line is not a JSON object, or there is no metric.
+pub(crate) fn parse(text: &str) -> Result<IndexMap<String, Curves>> {
     let mut metrics = IndexMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let parsed = serde_json::from_str::<Map<String, Value>>(line);
@@ -108,24 +111,22 @@ impl Curves {
                 .copied()
                 .map(f64::from)
         };
-        let (first, last) = bounds(epochs());
-        let room = if first == last {
-            0.5
-        } else {
-            (last - first) * 0.03
-        };
-        (first - room, last + room)
+        epochs_with_room(epochs())
     }
 
     /// The range of values, with margins.
     fn range(&self) -> (f64, f64) {
-        let (low, high) = bounds(self.values().filter(|value| value.is_finite()));
-        let room = if low == high {
-            (low.abs() * 0.1).max(0.01)
-        } else {
-            (high - low) * 0.06
-        };
-        (low - room, high + room)
+        values_with_room(self.values().filter(|value| value.is_finite()))
+    }
+
+    /// The values of a split by epoch; not finite where the log has none.
+    pub(crate) fn of(&self, split: Split) -> &BTreeMap<u32, f64> {
+        &self.0[place(split)]
+    }
+
+    /// The segments of the curve of a split between gaps, with points of epoch and value.
+    pub(super) fn segments(&self, split: Split) -> Vec<Vec<(f64, f64)>> {
+        self.lines(place(split))
     }
 
     /// The segments of a split's curve between gaps.
@@ -148,6 +149,37 @@ impl Curves {
     }
 }
 
+/// The place of a split in [`SPLITS`].
+fn place(split: Split) -> usize {
+    match split {
+        Split::Train => 0,
+        Split::Validation => 1,
+        Split::Test => 2,
+    }
+}
+
+/// The range of epochs, with margins.
+pub(super) fn epochs_with_room(epochs: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (first, last) = bounds(epochs);
+    let room = if first == last {
+        0.5
+    } else {
+        (last - first) * 0.03
+    };
+    (first - room, last + room)
+}
+
+/// The range of finite values, with margins.
+pub(super) fn values_with_room(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) = bounds(values);
+    let room = if low == high {
+        (low.abs() * 0.1).max(0.01)
+    } else {
+        (high - low) * 0.06
+    };
+    (low - room, high + room)
+}
+
 /// Minimum and maximum of finite `values`.
 fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -155,9 +187,9 @@ fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-type Chart<'a, 'b> = ChartContext<
+pub(super) type Chart<'a, 'b> = ChartContext<
     'a,
     SVGBackend<'b>,
     Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
@@ -226,7 +258,7 @@ fn legend(area: &Area, curves: &Curves) -> Result<()> {
     Ok(())
 }
 
-fn axes(chart: &mut Chart) -> Result<()> {
+pub(super) fn axes(chart: &mut Chart) -> Result<()> {
     let labels = ("sans-serif", 13).into_font().color(&TEXT);
     // An axis of few epochs also has fractional ticks.
     let whole = |epoch: &f64| {

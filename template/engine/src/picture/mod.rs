@@ -1,6 +1,7 @@
 //! Pictures of samples and results, as PNG files, and learning curves, as SVG files.
 
 pub mod curves;
+pub(crate) mod runs;
 
 use std::{ops::Range, path::Path};
 

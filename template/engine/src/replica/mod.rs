@@ -576,9 +576,7 @@ fn guarded<O>(
     step: impl FnOnce() -> Result<O>,
     done: impl FnOnce(Result<O>),
 ) {
-    let result = catch_unwind(AssertUnwindSafe(step))
-        .unwrap_or_else(|panic| Err(anyhow!("it panicked: {}", panic_message(&*panic))))
-        .map_err(|error| devices::out_of_memory(&error).unwrap_or(error));
+    let result = without_panic("it", step);
     let name = context.describe();
     let failure = result.as_ref().err();
     let failure = failure.map(|error| format!("{name} failed: {error:#}"));
@@ -596,6 +594,17 @@ fn place(device: &Device) -> String {
         true => String::new(),
         false => format!(" on {device:?}"),
     }
+}
+
+/// The result of `step`, whose panic becomes an error that calls it `name`; with advice if a device has no
+/// memory.
+pub(crate) fn without_panic<O>(name: &str, step: impl FnOnce() -> Result<O>) -> Result<O> {
+    let result = catch_unwind(AssertUnwindSafe(step));
+    let panicked =
+        |panic: Box<dyn Any + Send>| anyhow!("{name} panicked: {}", panic_message(&*panic));
+    result
+        .unwrap_or_else(|panic| Err(panicked(panic)))
+        .map_err(|error| devices::out_of_memory(&error).unwrap_or(error))
 }
 
 /// The message of a panic.

@@ -43,6 +43,8 @@ pub struct Line<'a> {
     pub split: Split,
     pub epoch: usize,
     pub step: usize,
+    /// Whether the metrics are of averaged weights.
+    pub averaged: bool,
     pub metrics: &'a [MergedMetric],
     pub seconds: f64,
     /// The part of `seconds` spent waiting for batches or reading examples, averaged over replicas.
@@ -60,6 +62,9 @@ pub fn append(log: &Path, line: &Line) -> Result<()> {
     object.insert("step".into(), json!(line.step));
     let examples = line.metrics.first().map_or(0, |metric| metric.examples);
     object.insert("examples".into(), json!(examples));
+    if line.averaged {
+        object.insert("weights".into(), json!("ema"));
+    }
     for metric in line.metrics {
         object.insert(metric.name.clone(), json!(metric.value));
     }

@@ -1,7 +1,7 @@
 //! Reporting: progress bars, one terminal line per epoch, machine-readable logs, predictions
 //! and profiles.
 
-mod log;
+pub(crate) mod log;
 pub mod predictions;
 pub mod profile;
 pub mod stdout;
@@ -28,7 +28,7 @@ use crate::{
     options::Options,
     picture::{Picture, Sample, curves, sample_sheet},
     replica::{reads, set_updates_between_reads},
-    run_record::RunRecord,
+    run_record::{self, RunRecord},
     task::Task,
     tensorboard::Board,
 };
@@ -37,7 +37,10 @@ use steps::StepLog;
 const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
 
 /// File name of the run metadata.
-const RUN: &str = "run.json";
+pub(crate) const RUN: &str = "run.json";
+
+/// File name of the options of a run, as `--config` reads them.
+const OPTIONS: &str = "run.toml";
 
 /// Folder of the TensorBoard event files.
 const BOARD: &str = "tensorboard";
@@ -75,6 +78,8 @@ struct Current {
     bar: ProgressBar,
     /// Time spent waiting for batches.
     waited: Duration,
+    /// Whether averaged weights are evaluated.
+    averaged: bool,
 }
 
 impl Current {
@@ -143,7 +148,7 @@ impl Report {
     /// A file cannot be created, or an earlier one cannot be renamed.
     pub fn start_training(&mut self, checkpoints: &Checkpoints) -> Result<()> {
         if self.speaks {
-            let mut earlier = [RUN, log::NAME, BOARD]
+            let mut earlier = [RUN, OPTIONS, log::NAME, BOARD]
                 .map(|name| self.folder.join(name))
                 .to_vec();
             earlier.push(self.steps.path().to_owned());
@@ -159,7 +164,8 @@ impl Report {
         self.begin_training(Progress::START, 0)
     }
 
-    /// Writes the run metadata to `run.json` and to TensorBoard.
+    /// Writes the run metadata to `run.json` and to TensorBoard, and the options to `run.toml`; one of a resumed
+    /// run with other options is renamed and kept.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -168,6 +174,9 @@ impl Report {
             return Ok(());
         }
         whole_file::write(&self.folder.join(RUN), serde_json::to_vec_pretty(run)?)?;
+        if let Some(options) = run_record::run_file() {
+            options.write(&self.folder.join(OPTIONS), run)?;
+        }
         let board = self.board.as_mut();
         board.map_or(Ok(()), |board| board.text(step, "run", &run.to_markdown()))
     }
@@ -351,7 +360,15 @@ impl Report {
             started: Instant::now(),
             bar,
             waited: Duration::ZERO,
+            averaged: false,
         });
+    }
+
+    /// Notes that the split in progress evaluates averaged weights.
+    pub fn note_averaged_weights(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.averaged = true;
+        }
     }
 
     /// Advances the progress bar by one step, and shows its losses unless they are still to be read from a
@@ -400,6 +417,7 @@ impl Report {
             split: current.split,
             epoch: current.epoch,
             step,
+            averaged: current.averaged,
             metrics,
             seconds,
             data_seconds: waited,
@@ -439,6 +457,10 @@ impl Report {
             .map(|metric| format!("{} {:.4}", metric.name, metric.value));
         let values = values.collect::<Vec<_>>().join("  ");
         let (split, epoch) = (current.split, current.epoch);
+        let weights = match current.averaged {
+            true => " (averaged weights)",
+            false => "",
+        };
         match split {
             Split::Train => {
                 let place = self.place(split, epoch);
@@ -451,11 +473,13 @@ impl Report {
             }
             Split::Validation => {
                 let line = std::mem::take(&mut self.line);
-                terminal::print(format_args!("{line}  |  validation  {values}"));
+                terminal::print(format_args!("{line}  |  validation{weights}  {values}"));
             }
             Split::Test => {
                 let examples = metrics.first().map_or(0, |metric| metric.examples);
-                terminal::print(format_args!("test  {values}  ({examples} examples)"));
+                terminal::print(format_args!(
+                    "test{weights}  {values}  ({examples} examples)"
+                ));
             }
         }
     }

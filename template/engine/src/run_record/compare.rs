@@ -8,7 +8,10 @@ use super::RunRecord;
 use crate::globals::Split;
 
 /// Options that do not change the result of training.
-const NOT_COMPARED: [&str; 2] = ["--resume", "--output-dir"];
+pub(crate) const NOT_COMPARED: [&str; 3] = ["--config", "--resume", "--output-dir"];
+
+/// Options that choose examples of the training and validation splits.
+const CHOOSE_EXAMPLES: [&str; 3] = ["--limit-train", "--limit-validation", "--overfit-batches"];
 
 impl RunRecord {
     /// The differences from the run that saved a checkpoint, one line each, such as `--learning-rate is
@@ -43,17 +46,37 @@ impl RunRecord {
                 ensure!(
                     now.fits(then),
                     "the {split} split has {}, but the run that saved the checkpoint had {}: use the \
-                     data of that run (--data-dir), or start over without --resume",
+                     data of that run ({}), or start over without --resume",
                     now.describe(),
-                    then.describe()
+                    then.describe(),
+                    self.what_chooses_other_data(earlier)
                 );
             }
         }
         Ok(())
     }
 
+    /// The options that explain other data, with their values in the earlier run.
+    fn what_chooses_other_data(&self, earlier: &RunRecord) -> String {
+        let of = |run: &RunRecord, name: &str| {
+            let option = run.options.as_ref().and_then(|options| options.get(name));
+            option
+                .map(|option| option.value.clone())
+                .unwrap_or_default()
+        };
+        let other = CHOOSE_EXAMPLES.into_iter().filter_map(|name| {
+            let (now, then) = (of(self, name), of(earlier, name));
+            (now != then).then(|| format!("{name} was {}", shown(&then)))
+        });
+        let other: Vec<String> = other.collect();
+        match other.is_empty() {
+            true => "--data-dir".to_owned(),
+            false => other.join(", "),
+        }
+    }
+
     /// The known values to compare runs by, with their names in messages.
-    pub(super) fn facts(&self) -> IndexMap<String, Value> {
+    pub(crate) fn facts(&self) -> IndexMap<String, Value> {
         let (program, git) = (&self.program, self.git.as_ref());
         let state = git.map(|git| if git.dirty { "dirty" } else { "clean" });
         let mut facts = IndexMap::from([
@@ -92,7 +115,7 @@ fn number_of(hosts: &[String]) -> Option<usize> {
 }
 
 /// True if two values are equal up to JSON's rounding of fractions.
-fn is_same(left: &Value, right: &Value) -> bool {
+pub(crate) fn is_same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Array(left), Value::Array(right)) => {
             left.len() == right.len()
@@ -110,7 +133,7 @@ fn is_same(left: &Value, right: &Value) -> bool {
 }
 
 /// A value as on a command line.
-pub(super) fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
         Value::String(text) => text.clone(),
@@ -121,7 +144,7 @@ pub(super) fn shown(value: &Value) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::run_record::{Git, OptionRecord, Program, Source, split::tests::labelled};
 
@@ -225,6 +248,23 @@ pub(super) mod tests {
                 assert!(error.contains(&hash.sha256), "{error}");
             }
         }
+        let error = set("train", &[1]).ensure_same_data(&earlier).unwrap_err();
+        assert!(
+            error.to_string().contains("of that run (--data-dir)"),
+            "{error}"
+        );
+        let mut limited = set("train", &[1]);
+        limited.options = record(json!({"--limit-train": 1, "--limit-validation": null})).options;
+        let error = limited.ensure_same_data(&earlier).unwrap_err().to_string();
+        assert!(
+            error.contains("of that run (--limit-train was none)"),
+            "{error}"
+        );
+        let error = earlier.ensure_same_data(&limited).unwrap_err().to_string();
+        assert!(
+            error.contains("of that run (--limit-train was 1)"),
+            "{error}"
+        );
         let now = set("test", &[4]);
         now.ensure_same_data(&earlier).unwrap();
         let lines = now.differences(&earlier);

@@ -1,7 +1,7 @@
 //! Run metadata: the program, its sources, every option, the replicas and the data. A resumed run is
 //! compared with the run that saved its checkpoint.
 
-mod compare;
+pub(crate) mod compare;
 mod options;
 mod program;
 mod split;
@@ -13,10 +13,15 @@ use clap::ValueEnum;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::{checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions};
-use compare::shown;
-#[cfg(any(feature = "gpu", feature = "remote"))]
+use crate::{
+    checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions,
+    weights::InitialWeights,
+};
+pub(crate) use compare::{NOT_COMPARED, is_same, shown};
+#[cfg(test)]
+pub(crate) use options::options;
 pub(crate) use options::package;
+pub(crate) use options::{matches, run_file};
 
 pub use options::{OptionRecord, Options, Package, Source, parse, settings_of_job};
 pub use program::{Git, Program, host, utc};
@@ -56,6 +61,8 @@ pub struct RunRecord {
     pub global_batch_size: Option<usize>,
     /// The data of each split, by its name.
     pub data: IndexMap<String, SplitRecord>,
+    /// The file that the weights started from, before any resume; `None` without `--init-from`.
+    pub initial_weights: Option<InitialWeights>,
     /// The checkpoint that this run resumed from; `None` if it started anew.
     pub resumed_from: Option<ResumedFrom>,
 }
@@ -105,6 +112,7 @@ impl RunRecord {
             hosts,
             global_batch_size: Some(globals::global_batch_size()?),
             data: split::records(datasets)?,
+            initial_weights: None,
             resumed_from: None,
         })
     }
@@ -122,6 +130,7 @@ impl RunRecord {
         let Some(earlier) = &checkpoint.manifest.run else {
             return Ok(Vec::new());
         };
+        self.initial_weights.clone_from(&earlier.initial_weights);
         self.ensure_same_data(earlier)
             .with_context(|| format!("cannot use the checkpoint {}", checkpoint.path.display()))?;
         Ok(self.differences(earlier))
@@ -146,12 +155,16 @@ impl RunRecord {
             let source = option.map_or("", |option| match option.source {
                 Source::CommandLine => "command line",
                 Source::Environment => "environment",
+                Source::File => "configuration file",
                 Source::Default => "default",
             });
             row(name.trim_start_matches("the "), &shown(&value), source);
         }
         for (split, data) in &self.data {
             row(&format!("{split} split"), &data.describe(), "");
+        }
+        if let Some(InitialWeights { file, sha256 }) = &self.initial_weights {
+            row("initial weights", &format!("{file}, SHA-256 {sha256}"), "");
         }
         if let Some(ResumedFrom { checkpoint, step }) = &self.resumed_from {
             row("resumed from", &format!("{checkpoint}, step {step}"), "");

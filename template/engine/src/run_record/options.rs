@@ -1,14 +1,20 @@
 //! All command-line options with their effective values.
 
-use std::{any::Any, sync::OnceLock};
+use std::{any::Any, env, path::PathBuf, sync::OnceLock};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, Parser, parser::ValueSource};
+use clap::{
+    Arg, ArgAction, ArgMatches, Command, Parser, error::ErrorKind::ArgumentConflict,
+    parser::ValueSource,
+};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::compare::shown;
-use crate::options::OF_A_PROCESS;
+use crate::{
+    configuration::{self, RunFile},
+    options::OF_A_PROCESS,
+};
 
 /// Options by name, in the order of definition: `--epochs`, `test --checkpoint` for an option of a
 /// subcommand, `infer files` for a positional argument.
@@ -33,6 +39,8 @@ pub enum Source {
     CommandLine,
     /// Taken from an environment variable.
     Environment,
+    /// Taken from the file of `--config`.
+    File,
     /// The default of the option.
     #[default]
     Default,
@@ -74,23 +82,46 @@ struct Parsed {
     /// The subcommands.
     command: String,
     options: Options,
+    /// The options for `run.toml`.
+    file: RunFile,
+    matches: ArgMatches,
 }
 
 static PARSED: OnceLock<Parsed> = OnceLock::new();
 
-/// Parses the command line as `Args::parse` does, and stores all options and `package` for the run
-/// metadata.
+/// Parses the command line as `Args::parse` does, with the options of the file of `--config`, and stores all
+/// options and `package` for the run metadata.
 pub fn parse<A: Parser>(package: Package) -> A {
     let command = A::command();
-    let matches = command.clone().get_matches();
+    let words: Vec<_> = env::args_os().collect();
+    let given = configuration::parse(&command, &words).unwrap_or_else(|refusal| refusal.exit());
+    let matches = given.matches;
+    refuse_initial_weights(&matches)
+        .unwrap_or_else(|refusal| A::command().error(ArgumentConflict, refusal).exit());
     let args = A::from_arg_matches(&matches)
         .unwrap_or_else(|error| error.format(&mut A::command()).exit());
-    PARSED.get_or_init(|| Parsed {
-        package,
-        command: subcommands(&matches),
-        options: options(&command, &matches),
+    PARSED.get_or_init(|| {
+        let options = options(&command, &matches, &given.from_file);
+        Parsed {
+            package,
+            command: subcommands(&matches),
+            file: RunFile::new(&command, &matches, &options),
+            options,
+            matches,
+        }
     });
     args
+}
+
+/// The values parsed by [`parse`], of which those of a configuration file count as given on the command line;
+/// `None` if it was not called, as in tests.
+pub(crate) fn matches() -> Option<&'static ArgMatches> {
+    PARSED.get().map(|parsed| &parsed.matches)
+}
+
+/// The options for `run.toml`; `None` if [`parse`] was not called, as in tests.
+pub(crate) fn run_file() -> Option<&'static RunFile> {
+    PARSED.get().map(|parsed| &parsed.file)
 }
 
 /// The options parsed by [`parse`]; `None` if it was not called, as in tests.
@@ -116,6 +147,17 @@ pub fn settings_of_job() -> Vec<(String, String)> {
     [command].into_iter().chain(of_job).collect()
 }
 
+/// Refuses `--init-from` where nothing would start from it.
+fn refuse_initial_weights(matches: &ArgMatches) -> Result<(), String> {
+    let given = matches.try_get_one::<PathBuf>("init_from").ok().flatten();
+    match matches.subcommand_name() {
+        Some(name) if given.is_some() && !["train", "launch"].contains(&name) => Err(format!(
+            "--init-from is for a training, and `{name}` does not train"
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn subcommands(matches: &ArgMatches) -> String {
     let (mut names, mut level) = (Vec::new(), matches.subcommand());
     while let Some((name, matches)) = level {
@@ -125,7 +167,8 @@ fn subcommands(matches: &ArgMatches) -> String {
     names.join(" ")
 }
 
-fn options(command: &Command, matches: &ArgMatches) -> Options {
+/// The options of `matches`, of which those with an id in `from_file` are from a configuration file.
+pub(crate) fn options(command: &Command, matches: &ArgMatches, from_file: &[String]) -> Options {
     let mut options = Options::new();
     let (mut prefix, mut level) = (String::new(), Some((command, matches)));
     while let Some((command, matches)) = level {
@@ -134,7 +177,7 @@ fn options(command: &Command, matches: &ArgMatches) -> Options {
                 format!("{prefix}{}", name(argument)),
                 OptionRecord {
                     value: value(argument, matches),
-                    source: source(argument, matches),
+                    source: source(argument, matches, from_file),
                 },
             );
         }
@@ -159,7 +202,10 @@ fn name(argument: &Arg) -> String {
     }
 }
 
-fn source(argument: &Arg, matches: &ArgMatches) -> Source {
+fn source(argument: &Arg, matches: &ArgMatches, from_file: &[String]) -> Source {
+    if from_file.iter().any(|id| argument.get_id() == id.as_str()) {
+        return Source::File;
+    }
     match matches.value_source(argument.get_id().as_str()) {
         Some(ValueSource::CommandLine) => Source::CommandLine,
         Some(ValueSource::EnvVariable) => Source::Environment,
@@ -243,7 +289,7 @@ mod tests {
     fn other(words: &[&str]) -> Options {
         let command = Other::command();
         let words = [&["program"], words].concat();
-        options(&command, &command.clone().get_matches_from(words))
+        options(&command, &command.clone().get_matches_from(words), &[])
     }
 
     fn values(options: &Options) -> Value {
@@ -288,12 +334,24 @@ mod tests {
     }
 
     #[test]
+    fn initial_weights_are_refused_where_nothing_trains() {
+        let refusal = |words: &[&str]| {
+            let words = [&["program", "--init-from", "a.pt"], words].concat();
+            refuse_initial_weights(&Cli::command().get_matches_from(words)).err()
+        };
+        assert_eq!(refusal(&[]), None);
+        assert_eq!(refusal(&["train"]), None);
+        let refused = refusal(&["test"]).unwrap();
+        assert!(refused.ends_with("`test` does not train"), "{refused}");
+    }
+
+    #[test]
     fn the_options_of_this_program_are_all_there() {
         let command = Cli::command();
         let matches = command
             .clone()
             .get_matches_from(["program", "train", "--epochs", "3"]);
-        let options = options(&command, &matches);
+        let options = options(&command, &matches, &[]);
         assert_eq!(options["--epochs"].value, json!(3));
         assert_eq!(options["--epochs"].source, Source::CommandLine);
         assert_eq!(options["--resume"].value, json!(false));

@@ -39,7 +39,7 @@ impl SplitRecord {
     }
 
     /// True unless the records show that the data differ.
-    pub(super) fn fits(&self, other: &SplitRecord) -> bool {
+    pub(crate) fn fits(&self, other: &SplitRecord) -> bool {
         let comparable = self.labels == other.labels;
         self.examples == other.examples && (!comparable || self.sha256 == other.sha256)
     }

@@ -13,6 +13,7 @@ use crate::{
     comm::check_replicas,
     kernels,
     launch::connect_servers,
+    optim::detect_anomalies,
     options::{Options, StrategyKind},
     replica::{chosen_devices, visible_devices},
     run_record::settings_of_job,
@@ -25,12 +26,13 @@ use crate::{
 /// returns for this process.
 ///
 /// # Errors
-/// Those of `create_devices`; an option belongs to another strategy, processes do not match, several were
+/// Those of `create_devices`; options do not fit together or belong to another strategy, processes do not match, several were
 /// started for a single-process strategy, or a server is unreachable.
 pub fn create_strategy<T: Task>(
     options: &Options,
     create_devices: impl FnOnce(&Options, &dyn Workers) -> Result<Vec<Device>>,
 ) -> Result<Arc<dyn Strategy>> {
+    options.ensure_fit_together()?;
     ensure_options_fit(options)?;
     kernels::keep(options)?;
     let create_devices = |options: &Options, workers: &dyn Workers| {
@@ -40,6 +42,9 @@ pub fn create_strategy<T: Task>(
     };
     if options.check_replicas {
         check_replicas();
+    }
+    if options.detect_anomalies {
+        detect_anomalies();
     }
     let settings = settings_of_job();
     let settings = settings

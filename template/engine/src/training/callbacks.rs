@@ -4,7 +4,11 @@ use anyhow::Result;
 use indexmap::IndexMap;
 
 use crate::{
-    checkpoint::Progress, globals, loss::Losses, metric::MergedMetric, replica::PerReplica,
+    checkpoint::Progress,
+    globals,
+    loss::Losses,
+    metric::MergedMetric,
+    replica::{PerReplica, without_panic},
 };
 
 /// Callbacks of training and their schedules. They run in the order in which they were added, on the main
@@ -139,7 +143,8 @@ impl<T> Callbacks<T> {
     /// Runs the callbacks due after update number `context.progress.step`.
     ///
     /// # Errors
-    /// The first error of a callback; later callbacks do not run.
+    /// The first error or panic of a callback, such as of losses that a device does not give; later callbacks
+    /// do not run.
     pub fn after_step(&mut self, context: CallbackContext, target: &mut T) -> Result<()> {
         let step = context.progress.step;
         self.call(context, target, |when| match when {
@@ -160,6 +165,11 @@ impl<T> Callbacks<T> {
             When::AtEpoch(at) => at == epoch,
             When::EverySteps(_) | When::AtStep(_) => false,
         })
+    }
+
+    /// Stops training as [`CallbackContext::stop`] does, unless a callback has.
+    pub(crate) fn stop(&mut self, reason: String) {
+        self.stop_reason.get_or_insert(reason);
     }
 
     /// The reason that a callback gave to [`stop`](CallbackContext::stop), if any.
@@ -184,7 +194,9 @@ impl<T> Callbacks<T> {
         is_due: impl Fn(When) -> bool,
     ) -> Result<()> {
         let mut due = self.scheduled.iter_mut().filter(|(when, _)| is_due(*when));
-        due.try_for_each(|(_, callback)| callback(&context, target))?;
+        due.try_for_each(|(_, callback)| {
+            without_panic("a callback", || callback(&context, target))
+        })?;
         // Kept until training stops, some steps later with a parameter server.
         self.stop_reason = self.stop_reason.take().or(context.stop_reason.into_inner());
         Ok(())
@@ -193,7 +205,7 @@ impl<T> Callbacks<T> {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::bail;
+    use anyhow::{bail, ensure};
     use burn::tensor::{Device, Tensor};
 
     use super::*;
@@ -252,6 +264,21 @@ mod tests {
             .at_step(1, note("not called"));
         let mut notes = Vec::new();
         assert!(callbacks.after_step(step(1), &mut notes).is_err());
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn a_panic_of_a_callback_is_an_error_with_its_message() {
+        let mut callbacks = Callbacks::new()
+            .at_step(1, |context, _| {
+                let loss = context.losses.get("loss").expect("a loss");
+                ensure!(loss.is_finite());
+                Ok(())
+            })
+            .at_step(1, note("not called"));
+        let mut notes = Vec::new();
+        let error = callbacks.after_step(step(1), &mut notes).unwrap_err();
+        assert_eq!(error.to_string(), "a callback panicked: a loss");
         assert!(notes.is_empty());
     }
 

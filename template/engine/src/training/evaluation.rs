@@ -5,6 +5,7 @@ use super::Inputs;
 use crate::{
     checkpoint::interrupt,
     data::{DistributedDataset, Epoch},
+    ema::{self, Weights},
     globals::{self, Split},
     kernels,
     loss::Losses,
@@ -43,8 +44,14 @@ impl<'a, T: Task> Evaluation<'a, T> {
         report: &'a mut Report,
     ) -> Result<Self> {
         globals::reset_metrics::<T>(split)?;
-        globals::strategy()?.run_on_all(globals::prepare_inference::<T>)?;
+        let weights = globals::strategy()?.run_on_all(|replica| {
+            globals::prepare_inference::<T>(replica)?;
+            Ok(ema::evaluated())
+        })?;
         report.begin(split, epoch, data.batches_per_epoch());
+        if weights.into_iter().any(|weights| weights == Weights::Ema) {
+            report.note_averaged_weights();
+        }
         Ok(Evaluation {
             split,
             batches: data.epoch(1),

@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod evaluation;
+mod stopping;
 pub(crate) mod update;
 
 use std::mem;
@@ -11,10 +12,11 @@ use indexmap::IndexMap;
 
 use crate::{
     checkpoint::{
-        Checkpoints, Progress,
+        Checkpoint, Checkpoints, Progress, Writer,
         interrupt::{self, Stop},
     },
     data::{BatchInfo, Datasets, DistributedDataset, Epoch, Shard},
+    ema::{self, EmaConfig},
     globals::{self, Split, erased},
     kernels,
     loss::Losses,
@@ -23,10 +25,13 @@ use crate::{
     report::Report,
     run_record::RunRecord,
     task::Task,
+    weights::initialise,
 };
 
 pub use callbacks::{CallbackContext, Callbacks};
 pub use evaluation::Evaluation;
+use stopping::Stopping;
+pub use stopping::StoppingState;
 pub use update::{apply_gradients, train_shard, update_parameters};
 
 /// A global batch, sharded over the replicas of this process.
@@ -53,7 +58,9 @@ pub struct Training<'a, T: Task> {
     datasets: &'a Datasets<T::Example>,
     report: &'a mut Report,
     checkpoints: Checkpoints,
+    writer: Writer,
     callbacks: Callbacks<Report>,
+    stopping: Stopping,
     state: State,
     /// Losses of the batches of the current update.
     losses: Vec<Losses>,
@@ -78,13 +85,15 @@ impl<'a, T: Task> Training<'a, T> {
     /// Starts a training, or with `--resume` continues from the latest checkpoint, if there is one.
     ///
     /// # Errors
-    /// The checkpoint does not match, a file cannot be written, or the parameters of replicas differ.
+    /// The checkpoint or an option does not match, a file cannot be written, or the parameters of replicas
+    /// differ.
     pub fn start(
         options: &'a Options,
         datasets: &'a Datasets<T::Example>,
         report: &'a mut Report,
         callbacks: Callbacks<Report>,
     ) -> Result<Self> {
+        let ema = EmaConfig::of(options)?;
         let mut checkpoints = Checkpoints::new::<T>(options);
         let latest = match options.resume {
             true => checkpoints.latest_for_all()?,
@@ -92,7 +101,9 @@ impl<'a, T: Task> Training<'a, T> {
         };
         globals::reset_metrics::<T>(Split::Train)?;
         let mut run = RunRecord::of_this_run(options, datasets)?;
-        let progress = match latest {
+        let stopping = latest.as_ref().and_then(|latest| latest.manifest.stopping);
+        let stopping = Stopping::new(options, T::BEST, stopping);
+        let progress = match &latest {
             None => {
                 if options.resume {
                     let folder = options.output_dir.display();
@@ -100,32 +111,58 @@ impl<'a, T: Task> Training<'a, T> {
                         "nothing to resume in {folder}: training starts anew"
                     ));
                 }
+                // Before the files of an earlier run are set aside, of which this may be one.
+                let initial = initialise::<T>(options)?;
                 report.start_training(&checkpoints)?;
+                if let Some((file, lines)) = initial {
+                    run.initial_weights = Some(file);
+                    lines.iter().for_each(|line| report.say(line));
+                }
                 Progress::START
             }
             Some(checkpoint) => {
-                let differences = run.resume(&checkpoint)?;
+                let differences = run.resume(checkpoint)?;
                 let examples = datasets.train.dataset().len();
                 let progress = checkpoint.restore::<T>(options, examples)?;
                 let repeats_end = datasets.train.batches_after(progress.examples) == 0;
                 report.resume_training(progress, repeats_end)?;
                 report.say(&format!("resumed from {}", checkpoint.path.display()));
+                if options.init_from.is_some() {
+                    report.say("--init-from is not read: the checkpoint has the weights");
+                }
                 differences.iter().for_each(|line| report.say(line));
                 progress
             }
         };
+        start_average::<T>(ema, latest.as_ref(), report)?;
         report.record(progress.step, &run)?;
         checkpoints.record(run);
         checkpoints.prepare(report.is_alone())?;
         ensure_equal_parameters()?;
         report.introduce::<T>(&datasets.train)?;
+        datasets.limits.iter().for_each(|line| report.say(line));
+        let ended = stopping.ended_before();
+        if let Some(reason) = &ended {
+            report.say(&format!(
+                "training ended after step {}: {reason}",
+                progress.step
+            ));
+            if stopping.out_of_patience().is_some() {
+                tell_the_best::<T>(&checkpoints, report)?;
+            }
+        }
         Ok(Training {
             options,
             datasets,
             report,
             checkpoints,
+            writer: Writer::default(),
             callbacks,
-            state: State::Running,
+            stopping,
+            state: match ended {
+                Some(_) => State::Ended,
+                None => State::Running,
+            },
             losses: Vec::new(),
             unread: 0,
             progress,
@@ -231,10 +268,12 @@ impl<'a, T: Task> Training<'a, T> {
             return Ok(true);
         }
         self.progress.step += 1;
+        self.writer.check()?;
         let losses = Losses::sum(mem::take(&mut self.losses));
         self.report_update(batch.examples_in_update, &losses)?;
         let context = CallbackContext::after_step(self.progress, losses);
         self.callbacks.after_step(context, self.report)?;
+        self.stop_if_out_of_time()?;
         // Check once: a signal between two checks would stop training without a checkpoint. All workers
         // agree, since a signal may reach only one.
         let stop = self.stop_request()?;
@@ -284,6 +323,8 @@ impl<'a, T: Task> Training<'a, T> {
         ) -> Result<Option<IndexMap<String, f64>>>,
     ) -> Result<bool> {
         let Progress { epoch, step, .. } = self.progress;
+        // Its error names the update; a validation only shows that parameters are not finite.
+        globals::strategy()?.run_on_all(|_| globals::read_gradient_norms())?;
         // A validation that fails or is stopped costs no epoch: a resumed training begins with it.
         let is_due = self.options.saves_after_epoch(epoch);
         if is_due {
@@ -294,17 +335,24 @@ impl<'a, T: Task> Training<'a, T> {
         let data = &self.datasets.validation;
         let Some(validation) = validate(self.progress, data, self.report)? else {
             self.save_unless_saved()?;
+            Checkpoints::finish(&mut self.writer)?;
             self.state = State::Stopped;
             self.tell_how_to_go_on(&format!("in the validation after step {step}"));
             return Ok(false);
         };
         if let Err(error) = T::NON_FINITE.handle_validation(&validation) {
+            Checkpoints::finish(&mut self.writer)?;
             self.checkpoints.set_diverged_apart(step)?;
             return Err(error);
         }
         self.report.parameters::<T>(step)?;
         let context = CallbackContext::after_epoch(self.progress, metrics, validation.clone());
         self.callbacks.after_epoch(context, self.report)?;
+        self.stopping.note_validation(&validation)?;
+        if let Some(reason) = self.stopping.out_of_patience() {
+            self.callbacks.stop(reason);
+        }
+        self.stop_if_out_of_time()?;
         globals::reset_metrics::<T>(Split::Train)?;
         self.progress.end_epoch();
         // Ignore stop requests after the last epoch.
@@ -318,6 +366,16 @@ impl<'a, T: Task> Training<'a, T> {
         stop.map_or(Ok(true), |stop| self.stop(stop))
     }
 
+    /// Requests a stop of all processes if the time of `--max-time` is over.
+    fn stop_if_out_of_time(&mut self) -> Result<()> {
+        if let Some(reason) = self.stopping.out_of_time()
+            && globals::strategy()?.is_chief()
+        {
+            self.callbacks.stop(reason);
+        }
+        Ok(())
+    }
+
     fn save_unless_saved(&mut self) -> Result<()> {
         match self.saved == Some(self.progress.step) {
             true => Ok(()),
@@ -327,8 +385,14 @@ impl<'a, T: Task> Training<'a, T> {
 
     fn save(&mut self, validation: IndexMap<String, f64>) -> Result<()> {
         let examples = self.datasets.train.dataset().len();
-        self.checkpoints
-            .save::<T>(self.options, self.progress, examples, validation)?;
+        self.checkpoints.begin_save::<T>(
+            &mut self.writer,
+            self.options,
+            self.progress,
+            examples,
+            validation,
+            self.stopping.state(),
+        )?;
         self.saved = Some(self.progress.step);
         Ok(())
     }
@@ -341,6 +405,7 @@ impl<'a, T: Task> Training<'a, T> {
 
     /// Reports why training stops; returns false for the caller.
     fn stop(&mut self, stop: Stop) -> Result<bool> {
+        Checkpoints::finish(&mut self.writer)?;
         let place = format!("after step {}", self.progress.step);
         match stop {
             Stop::Signal(_) => {
@@ -351,6 +416,9 @@ impl<'a, T: Task> Training<'a, T> {
                 let reason = self.callbacks.agreed_stop_reason()?;
                 self.state = State::Ended;
                 self.report.say(&format!("training ends {place}: {reason}"));
+                if self.stopping.out_of_patience().is_some() {
+                    tell_the_best::<T>(&self.checkpoints, self.report)?;
+                }
             }
         }
         Ok(false)
@@ -367,10 +435,49 @@ impl<'a, T: Task> Training<'a, T> {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn end(self) -> Result<Option<Progress>> {
+    pub fn end(mut self) -> Result<Option<Progress>> {
+        Checkpoints::finish(&mut self.writer)?;
         self.report.conclude(self.progress)?;
         Ok((self.state != State::Stopped).then_some(self.progress))
     }
+}
+
+/// With `--ema`, starts the average of the weights, or continues that of a checkpoint.
+fn start_average<T: Task>(
+    config: Option<EmaConfig>,
+    latest: Option<&Checkpoint>,
+    report: &Report,
+) -> Result<()> {
+    match (config, latest) {
+        (None, _) => {}
+        (Some(config), None) => ema::start::<T>(config)?,
+        (Some(config), Some(checkpoint)) => {
+            if !checkpoint.restore_ema::<T>(config)? {
+                report.say(
+                    "the checkpoint has no averaged weights: the average of --ema starts with the \
+                     weights of the model",
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names the best checkpoint at the end of early stopping.
+fn tell_the_best<T: Task>(checkpoints: &Checkpoints, report: &Report) -> Result<()> {
+    if !globals::strategy()?.is_chief() {
+        return Ok(());
+    }
+    let Some((path, value)) = checkpoints.best_place()? else {
+        return Ok(());
+    };
+    report.say(&format!(
+        "the best checkpoint is {}, with {} {value:.4}: `test --checkpoint best` tests it; --resume with a \
+         larger --patience goes on",
+        path.display(),
+        T::BEST.metric
+    ));
+    Ok(())
 }
 
 /// Checks that the replicas of all processes begin with the same parameters.
@@ -378,4 +485,53 @@ fn ensure_equal_parameters() -> Result<()> {
     let equal = globals::strategy()?
         .run_on_all(|replica| replica.check_equal("the initial parameters", erased::hash()?));
     equal.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
+
+    use super::*;
+    use crate::{
+        optim::{FlatGradients, Gradients},
+        test_task::{self, Line, set_up, train_step},
+    };
+
+    /// Gradients that are not finite, whose norm is read late, as on a GPU.
+    fn diverging_step(shard: Shard<f32>) -> Result<Losses> {
+        let batch = shard.load()?.context("a batch")?;
+        let (losses, _) = train_step(batch)?;
+        let model = globals::model::<Line>()?;
+        let loss = model.forward(Tensor::ones([1, 2], &model.devices()[0]));
+        let gradients = (loss.sum() * f32::INFINITY).backward();
+        let gradients = GradientsParams::from_grads(gradients, &model);
+        let gradients = Gradients::new().with(gradients);
+        update_parameters::<Line>(FlatGradients::on_devices(&model, gradients)?)?;
+        Ok(losses)
+    }
+
+    #[test]
+    fn a_late_norm_that_is_not_finite_is_an_error_before_the_validation_also_without_a_checkpoint()
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().to_str().unwrap();
+        let options = ["--output-dir", output, "--checkpoint-epochs", "5"];
+        let options = test_task::options(&[&options[..], &["--batch-size", "8"]].concat());
+        set_up(&options).unwrap();
+        let datasets = test_task::datasets(&options, 8).unwrap();
+        let mut report = Report::new(&options).unwrap();
+        let mut training =
+            Training::<Line>::start(&options, &datasets, &mut report, Callbacks::new()).unwrap();
+        let inputs = training.begin_epoch().next().unwrap();
+        let step = |inputs| globals::strategy()?.train(inputs, diverging_step);
+        assert!(training.step(inputs, step).unwrap());
+        let error = training
+            .end_epoch(|_, _, _| panic!("it is validated"))
+            .unwrap_err();
+        let error = format!("{error:#}");
+        assert!(
+            error.contains("the gradients of step 1 are not finite"),
+            "{error}"
+        );
+    }
 }

@@ -5,9 +5,9 @@ use anyhow::Result;
 use crate::{
     comm::ReduceOp,
     data::Shard,
-    globals,
+    ema, globals,
     loss::Losses,
-    optim::{FlatGradients, Gradients},
+    optim::{FlatGradients, Gradients, detects_anomalies, ensure_no_anomaly},
     pipeline::Pipeline,
     replica::{PerReplica, replica_context},
     report::profile::{Phase, span},
@@ -39,8 +39,20 @@ impl dyn Strategy {
 /// `model-parallel`. Empty without examples.
 ///
 /// # Errors
-/// Those of `train_step`, or an example cannot be read.
+/// Those of `train_step`, an example cannot be read, or `--detect-anomalies` finds a value that is not finite.
 pub fn train_shard<T: Task>(
+    shard: Shard<T::Example>,
+    train_step: impl FnOnce(T::Batch) -> Result<(Losses, Gradients)>,
+) -> Result<(Losses, Gradients)> {
+    let trained = trained_shard::<T>(shard, train_step)?;
+    if detects_anomalies() {
+        let (losses, gradients) = &trained;
+        globals::with_model::<T, _>(|model| ensure_no_anomaly(model, losses, gradients))??;
+    }
+    Ok(trained)
+}
+
+fn trained_shard<T: Task>(
     shard: Shard<T::Example>,
     train_step: impl FnOnce(T::Batch) -> Result<(Losses, Gradients)>,
 ) -> Result<(Losses, Gradients)> {
@@ -93,7 +105,8 @@ pub fn apply_gradients<T: Task>(gradients: Gradients) -> Result<()> {
     }
     if let Some(server) = replica.parameter_server() {
         // The server updates its parameters for all replicas.
-        return server.push(replica.rank(), &gradients);
+        server.push(replica.rank(), &gradients)?;
+        return ema::update_statistics_at::<T>(globals::step() + 1);
     }
     let gradients = replica.reduce_gradients(gradients)?;
     drop(all_reduce);
@@ -116,5 +129,6 @@ pub fn update_parameters<T: Task>(mut gradients: FlatGradients) -> Result<()> {
     }
     gradients.retain(|parameter| T::is_trainable(parameter, step));
     globals::remember_gradients(&gradients)?;
-    globals::update_trainable::<T>(|trainable| Ok(trainable.update(gradients)))
+    globals::update_trainable::<T>(|trainable| Ok(trainable.update(gradients)))?;
+    ema::update::<T>(step)
 }

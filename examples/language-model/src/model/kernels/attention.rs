@@ -1,6 +1,9 @@
 //! [`super::causal_attention`] on Burn's CPU backend.
 
-use burn::{backend::flex::FlexTensor, tensor::Tensor};
+use burn::{
+    backend::{Flex, flex::FlexTensor},
+    tensor::Tensor,
+};
 use kiln_engine::{
     layers::{
         matrix::{Matrix, Threads, multiply},
@@ -39,7 +42,7 @@ struct Attention {
 /// The queries, keys and values of a head, each `[time, size]`.
 type Head<'a> = [Matrix<'a>; 3];
 
-impl Operation<1> for Attention {
+impl Operation<Flex, 1> for Attention {
     /// Which share of each value a position takes, `[batch, heads, time, time]`.
     type Kept = Vec<f32>;
 

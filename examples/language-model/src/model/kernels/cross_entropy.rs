@@ -1,7 +1,7 @@
 //! [`super::cross_entropy`] on Burn's CPU backend.
 
 use burn::{
-    backend::flex::FlexTensor,
+    backend::{Flex, flex::FlexTensor},
     tensor::{Int, Tensor},
 };
 use kiln_engine::{
@@ -40,7 +40,7 @@ struct Row {
     log_sum: f32,
 }
 
-impl Operation<1> for CrossEntropy {
+impl Operation<Flex, 1> for CrossEntropy {
     type Kept = Vec<Row>;
 
     fn forward(&self, [logits]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {

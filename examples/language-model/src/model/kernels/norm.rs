@@ -1,6 +1,10 @@
 //! [`super::layer_norm`] on Burn's CPU backend.
 
-use burn::{backend::flex::FlexTensor, nn::LayerNorm, tensor::Tensor};
+use burn::{
+    backend::{Flex, flex::FlexTensor},
+    nn::LayerNorm,
+    tensor::Tensor,
+};
 use kiln_engine::{
     comm::add,
     layers::operation::{self, Operation, tensor},
@@ -42,7 +46,7 @@ impl Row {
     }
 }
 
-impl Operation<3> for Norm {
+impl Operation<Flex, 3> for Norm {
     type Kept = Vec<Row>;
 
     fn forward(&self, [x, gamma, beta]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {

@@ -1,7 +1,14 @@
 #[cfg(any(feature = "gpu", all(test, feature = "cpu-layers")))]
-mod recorded;
+mod causal;
 
+#[cfg(feature = "gpu")]
+use burn::backend::Cube;
 use burn::tensor::{Bool, Device, FloatDType, Tensor, activation::softmax};
+
+#[cfg(feature = "gpu")]
+use self::causal::Causal;
+#[cfg(feature = "gpu")]
+use super::operation::on_backend;
 
 /// Scaled dot-product attention of each position to itself and those before it: from queries, keys and values
 /// `[batch, heads, time, size]` to the same shape.
@@ -16,7 +23,7 @@ use burn::tensor::{Bool, Device, FloatDType, Tensor, activation::softmax};
 /// The shapes differ.
 pub fn causal_attention(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
     #[cfg(feature = "gpu")]
-    if let Some(output) = recorded::on_gpu([&queries, &keys, &values]) {
+    if let Some(output) = on_backend::<Cube, _, 3, 4>(Causal, [&queries, &keys, &values]) {
         return output;
     }
     composed(queries, keys, values)

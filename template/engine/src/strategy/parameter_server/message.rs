@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    bytes::{to_bytes, to_values},
+    bytes::{extend, to_values},
     checkpoint::interrupt::Stop,
 };
 
@@ -118,7 +118,7 @@ fn bytes(kind: u8, number: usize, values: &[f32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(9 + 4 * values.len());
     bytes.push(kind);
     bytes.extend_from_slice(&(number as u64).to_le_bytes());
-    bytes.extend(to_bytes(values));
+    extend(&mut bytes, values);
     bytes
 }
 

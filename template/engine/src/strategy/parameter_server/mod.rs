@@ -367,7 +367,7 @@ impl Asynchronous for ParameterServerStrategy {
             Some(server) => {
                 self.wait_for_others(server)?;
                 let training = server.training()?;
-                let parameters = training.to_bytes();
+                let parameters = training.to_bytes()?;
                 workers.broadcast("the parameters of the server", parameters)?;
                 let each = self.replicas().ranks().map(|_| training.clone_state());
                 self.replicas()

@@ -1,0 +1,185 @@
+//! Weights in files: initial weights of a training (`--init-from`), and `export`.
+//!
+//! Files are read and written by `burn-store`: safetensors, PyTorch's `.pt`, and burnpack, as in checkpoints. Nothing
+//! in a file is executed: its reader interprets the pickle of a `.pt` as data.
+
+mod export;
+mod file;
+mod fit;
+mod fused;
+mod names;
+#[cfg(test)]
+mod tests;
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::module::Module;
+use burn_store::ModuleSnapshot;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    checkpoint::{Files, MODEL, load_model, model_files},
+    globals,
+    model::{named_parameters, running_statistics},
+    options::Options,
+    task::Task,
+};
+use file::WeightFile;
+
+pub use export::export;
+
+/// Renames for names in files of other programs: pairs of a regular expression and its replacement, in which `$1`
+/// is the first group. All are applied to each name, in order.
+///
+/// Source: [`burn_store::KeyRemapper`].
+pub type WeightNames = &'static [(&'static str, &'static str)];
+
+/// The file that the weights of a training started from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InitialWeights {
+    /// Path of the file, or of the folder of a checkpoint.
+    pub file: String,
+    /// SHA-256 of the file; of its model for a checkpoint.
+    pub sha256: String,
+}
+
+/// The initial weights of all processes.
+#[derive(Serialize, Deserialize)]
+struct Initial {
+    record: InitialWeights,
+    files: Files,
+    /// Lines for the user.
+    lines: Vec<String>,
+}
+
+/// Loads the weights of `--init-from` on all replicas of all processes; `None` without that option. The chief reads
+/// the file. Returns its record and lines for the user.
+///
+/// # Errors
+/// The file cannot be read, or does not fit the model.
+pub(crate) fn initialise<T: Task>(
+    options: &Options,
+) -> Result<Option<(InitialWeights, Vec<String>)>> {
+    let Some(path) = &options.init_from else {
+        ensure!(
+            !options.init_partial,
+            "--init-partial needs a file of weights: --init-from FILE"
+        );
+        return Ok(None);
+    };
+    let initial = from_chief(|| read::<T>(path, options.init_partial))?;
+    let files = Arc::new(initial.files);
+    globals::strategy()?.run_on_all(move |_| {
+        globals::update_model::<T>(|model| load_model(model, &files, MODEL))
+    })?;
+    Ok(Some((initial.record, initial.lines)))
+}
+
+/// Runs `read` on the chief and broadcasts the result to all workers, so that they need no shared file system.
+fn from_chief(read: impl FnOnce() -> Result<Initial>) -> Result<Initial> {
+    let strategy = globals::strategy()?;
+    if strategy.workers().count() == 1 {
+        return read();
+    }
+    let mut bytes = Vec::new();
+    if strategy.is_chief() {
+        ciborium::into_writer(&read()?, &mut bytes)?;
+    }
+    let bytes = strategy.workers().broadcast("the initial weights", bytes)?;
+    Ok(ciborium::from_reader(&bytes[..])?)
+}
+
+/// Reads a file and fits its weights to the model of the first replica.
+fn read<T: Task>(path: &Path, partial: bool) -> Result<Initial> {
+    let cannot = || format!("cannot start from {}", path.display());
+    let file = file::read(path).with_context(cannot)?;
+    let record = InitialWeights {
+        file: path.display().to_string(),
+        sha256: file.sha256.clone(),
+    };
+    let fitted = globals::strategy()?.run_on_first(move |_| {
+        let model = globals::model::<T>()?;
+        // Not an error of the replica.
+        Ok(fitted(model, file, T::WEIGHT_NAMES, partial)
+            .and_then(|(model, lines)| Ok((model_files(model)?, lines))))
+    })?;
+    let (files, mut lines) = fitted.with_context(cannot)?;
+    lines.insert(0, format!("initial weights from {}:", path.display()));
+    Ok(Initial {
+        record,
+        files,
+        lines,
+    })
+}
+
+/// The model with the weights of a file, without autodiff, and lines that list what fits and what does not. With
+/// `partial`, parameters that the file lacks or has in another shape keep their values.
+fn fitted<M: Module>(
+    model: M,
+    file: WeightFile,
+    names: WeightNames,
+    partial: bool,
+) -> Result<(M, Vec<String>)> {
+    let layout = file.layout;
+    let of_model = fit::names(&model, layout);
+    let renamed = names::renamed(file.tensors, &of_model, layout, names)?;
+    let read = format!(
+        "  read       {} tensors: {}",
+        renamed.tensors.len(),
+        file.format
+    );
+    // A copy: clones of a model share their running statistics.
+    let (model, fit) = fit::apply(model.valid(), renamed.tensors, layout)?;
+    let lines: Vec<String> = [read]
+        .into_iter()
+        .chain(renamed.notes.iter().map(|note| format!("  {note}")))
+        .chain(fit.lines(&of_model))
+        .collect();
+    if fit.applied.is_empty() {
+        bail!(
+            "no weight in it fits the model in src/model.rs\n{}\n{}",
+            lines.join("\n"),
+            "map its names at WEIGHT_NAMES in src/model.rs"
+        );
+    }
+    if !fit.is_whole() && !partial {
+        bail!(
+            "it does not fit the model in src/model.rs\n{}\n{}",
+            lines.join("\n"),
+            "map its names at WEIGHT_NAMES in src/model.rs; or, with --init-partial, what is missing or misshapen \
+             keeps its initial values"
+        );
+    }
+    ensure_finite(&model)?;
+    Ok((model, lines))
+}
+
+/// Checks the names that a task maps to: each pattern is a regular expression, and each replacement is part of the name
+/// of a weight of `model`, as Burn or PyTorch name it.
+///
+/// # Errors
+/// The first of `names` that does not fit; the message names the site.
+pub fn ensure_names<M: Module>(model: &M, names: WeightNames) -> Result<()> {
+    let of_pytorch = model.collect(None, Some(Box::new(fit::to_pytorch())), true);
+    let of_burn = model.collect(None, None, true);
+    let all = of_burn.into_iter().chain(of_pytorch);
+    let of_model: Vec<String> = all.map(|tensor| tensor.name).collect();
+    names::ensure_replacements(&of_model, names)
+}
+
+/// Checks that all values are finite, as nothing trains from others.
+fn ensure_finite<M: Module>(model: &M) -> Result<()> {
+    let model = model.clone().train();
+    for (path, values) in named_parameters(&model) {
+        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+            bail!("its `{path}` holds {value}");
+        }
+    }
+    let statistics = running_statistics(&model);
+    if let Some(value) = statistics.iter().find(|value| !value.is_finite()) {
+        bail!("its running statistics hold {value}");
+    }
+    Ok(())
+}

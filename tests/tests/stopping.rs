@@ -1,0 +1,210 @@
+//! Early stopping, time limits and limits of the splits, under every strategy of one process, and over kills
+//! and resumes.
+
+use std::{thread::sleep, time::Instant};
+
+use kiln_tests::{
+    rendered::Project,
+    runs::{checkpoints, latest, latest_state, log, log_without_seconds, manifest},
+    trainer::Trainer,
+};
+use serde_json::Value;
+
+/// Few steps per epoch, and an accuracy that soon stops rising.
+const SMALL: &str =
+    "--replicas 2 --epochs 100 --limit-train 320 --limit-validation 50 --checkpoint-steps 4";
+
+#[test]
+#[ignore = "long"]
+fn trainings_end_early_and_on_parts_of_the_data() {
+    let project = Project::default_answers();
+    let trainer = Trainer::new(&project);
+    patience_is_kept_over_kills(&trainer);
+    the_best_checkpoint_is_named(&trainer);
+    time_ends_a_training_within_an_epoch(&trainer);
+    every_strategy_ends_early(&trainer);
+    a_few_batches_are_learnt_by_heart(&trainer);
+    a_limited_training_is_another_one(&trainer);
+    options_that_do_not_fit_together_are_refused(&trainer);
+}
+
+fn patience_is_kept_over_kills(trainer: &Trainer) {
+    let options = format!("{SMALL} --patience 3 train");
+    let start = Instant::now();
+    let printed = trainer.run("runs/patient", &options);
+    let time = start.elapsed();
+    let whole = trainer.runs("runs/patient");
+    assert!(log(&whole).len() < 200, "it did not end early: {printed}");
+    let killed = trainer.runs("runs/killed");
+    for kill in 0..3 {
+        let resume = if kill == 0 { "" } else { " --resume" };
+        let running = trainer.start("runs/killed", &format!("{options}{resume}"));
+        sleep(time / 3);
+        running.kill();
+    }
+    trainer.run("runs/killed", &format!("{options} --resume"));
+    assert_eq!(latest_state(&killed), latest_state(&whole));
+    assert_eq!(log_without_seconds(&killed), log_without_seconds(&whole));
+
+    // It has ended, and goes on with more patience, as if it had had that from the start.
+    let ended = trainer.run("runs/killed", &format!("{options} --resume"));
+    let step = &latest_state(&whole)["step"];
+    let told = format!(
+        "training ended after step {step}: 3 validations in a row without a better `accuracy`"
+    );
+    assert!(ended.contains(&told), "no {told}: {ended}");
+    assert_eq!(latest_state(&killed), latest_state(&whole));
+    let options = format!("{SMALL} --patience 5 train");
+    let more = trainer.run("runs/killed", &format!("{options} --resume"));
+    assert!(more.contains("--patience is 5, and was 3"), "{more}");
+    trainer.run("runs/more-patient", &options);
+    let expected = trainer.runs("runs/more-patient");
+    assert_ne!(latest_state(&killed)["step"], *step);
+    assert_eq!(latest_state(&killed), latest_state(&expected));
+    assert_eq!(log_without_seconds(&killed), log_without_seconds(&expected));
+}
+
+/// A training that ends early is tested, and names its best checkpoint, which is kept.
+fn the_best_checkpoint_is_named(trainer: &Trainer) {
+    let printed = trainer.run("runs/best", &format!("{SMALL} --patience 2 --keep 1"));
+    let (_, rest) = printed
+        .split_once("the best checkpoint is ")
+        .expect(&printed);
+    let (named, rest) = rest.split_once(", with accuracy ").expect(&printed);
+    assert!(rest.contains("test  loss"), "{printed}");
+    let validations = log(&trainer.runs("runs/best"));
+    let validations = validations
+        .iter()
+        .filter(|line| line["split"] == "validation");
+    let accuracies = validations.map(|line| line["accuracy"].as_f64().unwrap());
+    let best = accuracies.fold(0.0, f64::max);
+    assert!(
+        rest.starts_with(&format!("{best:.4}:")),
+        "{best}: {printed}"
+    );
+    let checkpoint = trainer.folder.join(named);
+    assert_eq!(manifest(&checkpoint)["validation"]["accuracy"], best);
+}
+
+/// Epochs of 1,350 steps, of which none takes as little as the limit.
+fn time_ends_a_training_within_an_epoch(trainer: &Trainer) {
+    let options = "--replicas 1 --batch-size 1 --epochs 1 train";
+    trainer.run("runs/unlimited", options);
+    let (runs, limited) = (
+        trainer.runs("runs/limited"),
+        format!("{options} --max-time 0.05s"),
+    );
+    let printed = trainer.run("runs/limited", &limited);
+    let places: Vec<(usize, usize)> = checkpoints(&runs).into_keys().collect();
+    let &[(step, 0)] = &places[..] else {
+        panic!("{places:?}: {printed}");
+    };
+    assert!(step < 1_350, "{printed}");
+    let over = "--max-time of 0.05 s is over";
+    assert!(
+        printed.contains(&format!("training ends after step {step}: {over}")),
+        "{printed}"
+    );
+
+    let printed = trainer.run("runs/limited", &format!("{limited} --resume"));
+    assert!(
+        printed.contains(&format!("training ended after step {step}: {over}")),
+        "{printed}"
+    );
+    assert_eq!(checkpoints(&runs).into_keys().collect::<Vec<_>>(), places);
+    trainer.run("runs/limited", &format!("{options} --max-time 1h --resume"));
+    let without_time = |mut state: Value| {
+        state.as_object_mut().unwrap().remove("stopping");
+        state
+    };
+    let unlimited = trainer.runs("runs/unlimited");
+    assert_eq!(without_time(latest_state(&runs)), latest_state(&unlimited));
+    assert_eq!(log_without_seconds(&runs), log_without_seconds(&unlimited));
+}
+
+fn every_strategy_ends_early(trainer: &Trainer) {
+    for strategy in [
+        "one-device",
+        "mirrored --replicas 1",
+        "mirrored --replicas 3",
+        "parameter-server --replicas 2",
+        "model-parallel --micro-batches 2",
+    ] {
+        let options = format!(
+            "--strategy {strategy} --limit-train 96 --limit-validation 20 --epochs 9 train"
+        );
+        let runs = format!("runs/early-{}", strategy.replace(' ', "-"));
+        // No change is as large.
+        let printed = trainer.run(&runs, &format!("{options} --patience 1 --min-delta 2"));
+        let told = "1 validation without a better `accuracy`";
+        assert!(printed.contains(told), "{strategy}: {printed}");
+        let epochs = log(&trainer.runs(&runs));
+        assert_eq!(
+            epochs.len(),
+            4,
+            "{strategy}: two epochs of two splits: {printed}"
+        );
+        let examples: Vec<&Value> = epochs.iter().map(|line| &line["examples"]).collect();
+        assert_eq!(examples, [96, 20, 96, 20], "{strategy}");
+
+        let runs = format!("{runs}-in-time");
+        let printed = trainer.run(&runs, &format!("{options} --max-time 0.001s"));
+        let step = &latest_state(&trainer.runs(&runs))["step"];
+        let told = format!("training ends after step {step}: --max-time of 0.001 s is over");
+        assert!(printed.contains(&told), "{strategy}: no {told}: {printed}");
+    }
+}
+
+fn a_few_batches_are_learnt_by_heart(trainer: &Trainer) {
+    trainer.run(
+        "runs/overfit",
+        "--replicas 2 --batch-size 16 --epochs 40 --overfit-batches 2 train",
+    );
+    let log = log(&trainer.runs("runs/overfit"));
+    for line in &log[log.len() - 2..] {
+        assert_eq!(
+            (&line["accuracy"], &line["examples"]),
+            (&1.0.into(), &64.into()),
+            "{line}"
+        );
+    }
+}
+
+fn a_limited_training_is_another_one(trainer: &Trainer) {
+    let options = "--replicas 2 --epochs 2 train";
+    let limited = format!("{options} --limit-train 100 --limit-validation 5000");
+    let printed = trainer.run("runs/part", &limited);
+    for line in [
+        "--limit-train 100: 100 of 1350 examples",
+        "--limit-validation 5000: all 150 examples, as there are no more",
+    ] {
+        assert!(printed.contains(line), "no {line}: {printed}");
+    }
+    let before = latest(&trainer.runs("runs/part"));
+    for (other, was) in [("", "100"), (" --limit-train 90", "100")] {
+        let message = format!("(--limit-train was {was}");
+        trainer.fails(
+            "runs/part",
+            &format!("{options}{other} --resume"),
+            &["the train split has", "had 100 examples", &message],
+        );
+    }
+    assert_eq!(latest(&trainer.runs("runs/part")), before);
+    trainer.run(
+        "runs/part",
+        &format!("{} --resume", limited.replace("--epochs 2", "--epochs 3")),
+    );
+}
+
+fn options_that_do_not_fit_together_are_refused(trainer: &Trainer) {
+    for (options, message) in [
+        ("--min-delta 0.1 train", "--min-delta is for early stopping"),
+        (
+            "--limit-train 9 train --overfit-batches 2",
+            "leave out --limit-train",
+        ),
+    ] {
+        trainer.fails("runs/refused", options, &[message]);
+    }
+    assert!(!trainer.runs("runs/refused").exists(), "nothing was begun");
+}
