@@ -155,6 +155,42 @@ impl Job {
         lose(&workers);
         ends_in_time(running, lost, messages);
     }
+
+    /// Checks that `--max-time` stops two processes after the same step, that a resume with the same limit trains
+    /// no further, and that one with a longer limit does. Clocks of processes differ, so the chief decides.
+    ///
+    /// # Panics
+    /// A process stops elsewhere, or a run fails.
+    #[track_caller]
+    pub fn a_time_limit_stops_all_after_the_same_step(&self) {
+        let run = |limit: &str, resume: bool| {
+            let options = [
+                "--output-dir",
+                "runs/timed",
+                "--epochs",
+                "100000",
+                "--max-time",
+                limit,
+            ];
+            let resume: &[&str] = if resume { &["--resume"] } else { &[] };
+            self.runs(2, &[&options[..], resume, &["train"]].concat())
+        };
+        let printed = run("0.3s", false);
+        let step = self.manifest("runs/timed")["step"].as_u64().unwrap();
+        let over = format!("after step {step}: --max-time of 0.3 s is over");
+        assert!(
+            printed.contains(&format!("training ends {over}")),
+            "{printed}"
+        );
+        let printed = run("0.3s", true);
+        assert!(
+            printed.contains(&format!("training ended {over}")),
+            "{printed}"
+        );
+        assert_eq!(self.manifest("runs/timed")["step"], step);
+        run("3s", true);
+        assert!(self.manifest("runs/timed")["step"].as_u64().unwrap() > step);
+    }
 }
 
 /// Checks that a job with `--timeout 8` fails within that time since `lost`, with these messages.

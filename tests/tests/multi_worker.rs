@@ -32,7 +32,7 @@ fn several_processes_are_one_job() {
     another_number_of_processes_goes_on(&job);
     a_signal_to_one_stops_all_after_the_same_step(&job);
     a_callback_of_one_stops_all_after_the_same_step(&job);
-    a_time_limit_stops_all_after_the_same_step(&job);
+    job.a_time_limit_stops_all_after_the_same_step();
     launched_trainings_are_stopped_at_random_moments(&job);
     what_does_not_fit_together_is_refused(&job);
     a_process_that_is_lost_ends_the_job(&job);
@@ -185,37 +185,6 @@ fn a_callback_of_one_stops_all_after_the_same_step(job: &Job) {
         let told = format!("worker {worker}, step 2: Callback, as the loss is low enough");
         assert!(printed.contains(&told), "no {told}: {printed}");
     }
-}
-
-/// Clocks of processes differ, so the chief decides.
-fn a_time_limit_stops_all_after_the_same_step(job: &Job) {
-    let run = |limit: &str, resume: bool| {
-        let options = [
-            "--output-dir",
-            "runs/timed",
-            "--epochs",
-            "100000",
-            "--max-time",
-            limit,
-        ];
-        let resume: &[&str] = if resume { &["--resume"] } else { &[] };
-        job.runs(2, &[&options[..], resume, &["train"]].concat())
-    };
-    let printed = run("0.3s", false);
-    let step = job.manifest("runs/timed")["step"].as_u64().unwrap();
-    let over = format!("after step {step}: --max-time of 0.3 s is over");
-    assert!(
-        printed.contains(&format!("training ends {over}")),
-        "{printed}"
-    );
-    let printed = run("0.3s", true);
-    assert!(
-        printed.contains(&format!("training ended {over}")),
-        "{printed}"
-    );
-    assert_eq!(job.manifest("runs/timed")["step"], step);
-    run("3s", true);
-    assert!(job.manifest("runs/timed")["step"].as_u64().unwrap() > step);
 }
 
 /// Signals go to the launcher, singly or in bursts; it ends like a training in one process.
