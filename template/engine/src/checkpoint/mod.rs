@@ -308,7 +308,7 @@ impl Checkpoints {
     /// No checkpoint was saved after a validation, or the best one is damaged.
     pub fn best(&self) -> Result<Checkpoint> {
         match best_of(self.best, &self.manifests()?) {
-            Some(path) => Checkpoint::read(path),
+            Some((_, path)) => Checkpoint::read(path),
             None => bail!(
                 "no checkpoint in {} was saved after a validation with {:?}",
                 self.folder.display(),
@@ -325,12 +325,7 @@ impl Checkpoints {
     pub(crate) fn best_place(&self) -> Result<Option<(PathBuf, f64)>> {
         let manifests = self.manifests()?;
         let best = best_of(self.best, &manifests);
-        let (path, manifest) = match manifests.iter().find(|(path, _)| Some(path) == best) {
-            Some(found) => found,
-            None => return Ok(None),
-        };
-        let value = manifest.validation.get(self.best.metric);
-        Ok(value.map(|value| (path.clone(), *value)))
+        Ok(best.map(|(value, path)| (path.clone(), value)))
     }
 
     /// The checkpoints with their manifests, oldest first. Those with damaged manifests are skipped.
@@ -353,7 +348,7 @@ impl Checkpoints {
 
     fn prune(&self) -> Result<()> {
         let manifests = self.manifests()?;
-        let best = best_of(self.best, &manifests);
+        let best = best_of(self.best, &manifests).map(|(_, path)| path);
         for (path, _) in manifests.iter().rev().skip(self.keep) {
             if best != Some(path) {
                 folder::remove(path)?;
@@ -381,8 +376,8 @@ impl Checkpoints {
     }
 }
 
-/// The first checkpoint with the best value of a metric; `None` if none has a value.
-fn best_of(by: Best, manifests: &[(PathBuf, Manifest)]) -> Option<&PathBuf> {
+/// The first checkpoint with the best value of a metric, and the value; `None` if none has one.
+fn best_of(by: Best, manifests: &[(PathBuf, Manifest)]) -> Option<(f64, &PathBuf)> {
     let mut best: Option<(f64, &PathBuf)> = None;
     for (path, manifest) in manifests {
         let Some(value) = manifest.validation.get(by.metric).copied() else {
@@ -392,7 +387,7 @@ fn best_of(by: Best, manifests: &[(PathBuf, Manifest)]) -> Option<&PathBuf> {
             best = Some((value, path));
         }
     }
-    best.map(|(_, path)| path)
+    best
 }
 
 /// Folder name of a checkpoint.
@@ -489,29 +484,13 @@ impl Checkpoints {
     }
 }
 
-/// Runs `read` on the chief and broadcasts the result to all workers.
+/// The checkpoint that `read` finds on the chief, for all workers.
 fn from_chief(read: impl FnOnce() -> Result<Option<Checkpoint>>) -> Result<Option<Checkpoint>> {
-    let strategy = globals::strategy()?;
-    if strategy.workers().count() == 1 {
-        return read();
-    }
-    let mut bytes = Vec::new();
-    if strategy.is_chief() {
-        let found = read()?.map(|found| (found.path.clone(), Arc::clone(&found.files)));
-        let found = found.as_ref().map(|(path, files)| (path, &**files));
-        ciborium::into_writer(&found, &mut bytes)?;
-    }
-    let bytes = strategy.workers().broadcast("the checkpoint", bytes)?;
-    let found: Option<(PathBuf, Files)> = ciborium::from_reader(&bytes[..])?;
-    let checkpoint = |(path, files)| {
-        let manifest = Manifest::from_files(&files)?;
-        Ok(Checkpoint {
-            path,
-            manifest,
-            files: Arc::new(files),
-            weights: None,
-        })
-    };
+    let found = globals::strategy()?.read_by_chief("the checkpoint", || {
+        let parts = |found: Checkpoint| (found.path, Arc::unwrap_or_clone(found.files));
+        Ok(read()?.map(parts))
+    })?;
+    let checkpoint = |(path, files)| Checkpoint::new(path, files);
     found.map(checkpoint).transpose()
 }
 
@@ -527,10 +506,13 @@ impl Checkpoint {
     fn open(path: &Path) -> Result<Self, Unusable> {
         let files = folder::read(path)?;
         // With a valid checksum, an unreadable manifest is from another version of the program.
-        let manifest = Manifest::from_files(&files).map_err(Unusable::Unreadable)?;
+        Self::new(path.to_owned(), files).map_err(Unusable::Unreadable)
+    }
+
+    fn new(path: PathBuf, files: Files) -> Result<Self> {
         Ok(Checkpoint {
-            path: path.to_owned(),
-            manifest,
+            path,
+            manifest: Manifest::from_files(&files)?,
             files: Arc::new(files),
             weights: None,
         })

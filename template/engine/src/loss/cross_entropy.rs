@@ -2,7 +2,10 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
 use super::{Reduction, sum_per_example};
-use crate::replica::{is_cpu, read_data};
+use crate::{
+    metric::confusion::no_class,
+    replica::{is_cpu, read_data},
+};
 
 /// Cross-entropy between integer labels and logits, of examples or of observations such as pixels and
 /// tokens.
@@ -112,11 +115,7 @@ impl SparseCategoricalCrossentropy {
     ) -> Tensor<D> {
         let log_probabilities = log_softmax(logits, 1); // [batch, classes, ..]
         let weights = self.class_weights.as_deref();
-        let of_label = log_probabilities.clone().gather(1, labels.clone()).neg(); // [batch, 1, ..]
-        let of_label = match weights {
-            None => of_label,
-            Some(weights) => of_label * weights_of_labels(weights, labels),
-        };
+        let of_label = losses_of_labels(log_probabilities.clone(), labels, weights); // [batch, 1, ..]
         if self.label_smoothing == 0.0 {
             return of_label;
         }
@@ -134,13 +133,26 @@ impl SparseCategoricalCrossentropy {
     }
 }
 
+/// The negative log-probability of each label, times the weight of its class.
+///
+/// Shapes: log-probabilities `[batch, classes, ..]`, labels `[batch, 1, ..]`, weights `[classes]` in;
+/// `[batch, 1, ..]` out.
+pub(super) fn losses_of_labels<const D: usize>(
+    log_probabilities: Tensor<D>,
+    labels: Tensor<D, Int>,
+    weights: Option<&[f32]>,
+) -> Tensor<D> {
+    let losses = log_probabilities.gather(1, labels.clone()).neg(); // [batch, 1, ..]
+    match weights {
+        None => losses,
+        Some(weights) => losses * weights_of_labels(weights, labels),
+    }
+}
+
 /// The weight of each label.
 ///
 /// Shapes: weights `[classes]`, labels `[batch, 1, ..]` in; `[batch, 1, ..]` out.
-pub(super) fn weights_of_labels<const D: usize>(
-    weights: &[f32],
-    labels: Tensor<D, Int>,
-) -> Tensor<D> {
+fn weights_of_labels<const D: usize>(weights: &[f32], labels: Tensor<D, Int>) -> Tensor<D> {
     let shape = labels.dims();
     let weights = Tensor::<1>::from_floats(weights, &labels.device()); // [classes]
     weights.select(0, labels.reshape([-1])).reshape(shape)
@@ -182,7 +194,7 @@ pub(crate) fn ensure_labels_of_classes<const E: usize>(
     for label in read_data(labels.clone())?.iter::<i64>() {
         ensure!(
             (0..classes as i64).contains(&label) || ignored == Some(label),
-            "it met the label {label}, and there are {classes} classes; `ignoring({label})` would leave it out"
+            no_class(label, classes)
         );
     }
     Ok(())

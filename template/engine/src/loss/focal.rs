@@ -8,7 +8,7 @@ use super::{
     Reduction,
     binary::cross_entropies,
     cross_entropy::{
-        ensure_labels_fit, ensure_labels_of_classes, ensure_weights_of_classes, weights_of_labels,
+        ensure_labels_fit, ensure_labels_of_classes, ensure_weights_of_classes, losses_of_labels,
     },
 };
 use crate::metric::per_example::ensure_equal_shapes;
@@ -110,11 +110,8 @@ impl SparseCategoricalFocal {
             burn::tensor::IndexingUpdateOp::Add,
         ); // [batch, classes, ..]
         let wrong = (softmax(logits.clone(), 1) * others).sum_dim(1); // [batch, 1, ..]
-        let of_label = log_softmax(logits, 1).gather(1, labels.clone()).neg(); // [batch, 1, ..]
-        let of_label = match &self.class_weights {
-            None => of_label,
-            Some(weights) => of_label * weights_of_labels(weights, labels),
-        };
+        let weights = self.class_weights.as_deref();
+        let of_label = losses_of_labels(log_softmax(logits, 1), labels, weights); // [batch, 1, ..]
         Ok(of_label * focus(wrong, self.gamma))
     }
 }

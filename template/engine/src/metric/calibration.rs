@@ -3,7 +3,12 @@ use std::cell::{Ref, RefCell};
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{FloatDType, Int, Tensor, activation::softmax};
 
-use super::{Metric, confusion::no_class, per_example::predicted_classes, unread::Unread};
+use super::{
+    Metric,
+    confusion::{flat, flat_labels, label_of_no_class, no_class},
+    per_example::predicted_classes,
+    unread::Unread,
+};
 use crate::loss::cross_entropy::ensure_labels_fit;
 
 /// The expected calibration error: how far the confidence of a classifier, the probability of the class that
@@ -33,7 +38,7 @@ struct Counted {
     /// The number of classes of the last batch.
     classes: usize,
     /// A label of no class that a read met, and the number of classes.
-    invalid: Option<[f64; 2]>,
+    invalid: Option<(f64, usize)>,
 }
 
 /// The predictions of a bin: how many, how many of them are right, and the sum of confidences.
@@ -53,11 +58,9 @@ impl Counted {
 
     /// Counts what is still to be read. A batch with an invalid label is left out.
     fn read(&mut self) -> Result<()> {
-        let classes = self.classes as f32;
         for [confidences, predicted, labels] in self.unread.read()? {
-            let is_invalid = |label: &&f32| **label < 0.0 || **label >= classes;
-            if let Some(label) = labels.iter().find(is_invalid) {
-                self.invalid = Some([f64::from(*label), f64::from(classes)]);
+            if let Some(label) = label_of_no_class(&labels, self.classes) {
+                self.invalid = Some((label, self.classes));
                 continue;
             }
             for ((confidence, predicted), label) in
@@ -135,23 +138,18 @@ impl CalibrationError {
         let probabilities = softmax(logits.clone().detach(), 1); // [batch, classes, ..]
         let confidences = probabilities.max_dim(1).mask_fill(is_invalid.clone(), 1.0); // [batch, 1, ..]
         let predicted = predicted.mask_fill(is_invalid, classes as i64); // [batch, 1, ..]
-        let mut flat = labels.clone().cast(FloatDType::F32).reshape([-1]); // [observations]
-        if let Some(ignored) = self.ignored {
-            let is_ignored = labels.clone().equal_elem(ignored).reshape([-1]); // [observations]
-            flat = flat.mask_fill(is_ignored, f32::NAN);
-        }
+        let labels = flat_labels(labels, self.ignored); // [observations]
         let counted = self.counted.get_mut();
         if counted.classes != classes {
             counted.read()?;
             counted.classes = classes;
         }
         let confidences = confidences.cast(FloatDType::F32).reshape([-1]); // [observations]
-        let predicted = predicted.cast(FloatDType::F32).reshape([-1]); // [observations]
-        if counted.unread.push([confidences, predicted, flat]) {
+        if counted.unread.push([confidences, flat(predicted), labels]) {
             counted.read()?;
         }
-        if let Some([label, classes]) = counted.invalid.take() {
-            bail!(no_class(label, classes as usize));
+        if let Some((label, classes)) = counted.invalid.take() {
+            bail!(no_class(label, classes));
         }
         counted.examples += batch as f64;
         Ok(())
@@ -193,8 +191,8 @@ impl Metric for CalibrationError {
         let counted = &mut *self.counted.borrow_mut();
         counted.read()?;
         match counted.invalid {
-            Some([label, classes]) => {
-                let label = no_class(label, classes as usize);
+            Some((label, classes)) => {
+                let label = no_class(label, classes);
                 bail!("`{}` cannot count a batch: {label}", self.name)
             }
             None => Ok(()),

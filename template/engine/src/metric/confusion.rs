@@ -1,4 +1,7 @@
-use std::cell::{Ref, RefCell};
+use std::{
+    cell::{Ref, RefCell},
+    fmt::Display,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{FloatDType, Int, Tensor};
@@ -69,9 +72,8 @@ impl Counted {
     /// Counts what is still to be read. A batch with an invalid label is left out.
     fn read(&mut self, classes: usize) -> Result<()> {
         for [labels, predicted] in self.unread.read()? {
-            let is_invalid = |label: &&f32| **label < 0.0 || **label >= classes as f32;
-            if let Some(label) = labels.iter().find(is_invalid) {
-                self.invalid = Some(f64::from(*label));
+            if let Some(label) = label_of_no_class(&labels, classes) {
+                self.invalid = Some(label);
                 continue;
             }
             for (label, predicted) in labels.into_iter().zip(predicted) {
@@ -149,13 +151,9 @@ impl ConfusionMatrix {
         );
         let (predicted, is_invalid) = predicted_classes(logits); // [batch, 1, ..] each
         let predicted = predicted.mask_fill(is_invalid, classes as i64); // [batch, 1, ..]
-        let mut flat = flat(labels.clone()); // [observations]
-        if let Some(ignored) = self.ignored {
-            let is_ignored = labels.clone().equal_elem(ignored); // [batch, ..]
-            flat = flat.mask_fill(is_ignored.reshape([-1]), f32::NAN);
-        }
+        let labels = flat_labels(labels, self.ignored); // [observations]
         let counted = self.counted.get_mut();
-        if counted.unread.push([flat, self::flat(predicted)]) {
+        if counted.unread.push([labels, flat(predicted)]) {
             counted.read(classes)?;
         }
         if let Some(label) = counted.invalid.take() {
@@ -294,11 +292,36 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// All values of a tensor, `[values]`.
-fn flat<const D: usize>(tensor: Tensor<D, Int>) -> Tensor<1> {
+pub(super) fn flat<const D: usize>(tensor: Tensor<D, Int>) -> Tensor<1> {
     tensor.cast(FloatDType::F32).reshape([-1])
 }
 
-pub(super) fn no_class(label: f64, classes: usize) -> String {
+/// All labels, `[observations]`, with NaN in place of `ignored` ones.
+pub(super) fn flat_labels<const D: usize>(
+    labels: &Tensor<D, Int>,
+    ignored: Option<i64>,
+) -> Tensor<1> {
+    let flat = flat(labels.clone()); // [observations]
+    match ignored {
+        None => flat,
+        Some(ignored) => {
+            let is_ignored = labels.clone().equal_elem(ignored); // [batch, ..]
+            flat.mask_fill(is_ignored.reshape([-1]), f32::NAN)
+        }
+    }
+}
+
+/// The first of `labels`, from [`flat_labels`], that is neither that of a class nor ignored.
+pub(super) fn label_of_no_class(labels: &[f32], classes: usize) -> Option<f64> {
+    let is_invalid = |label: &&f32| **label < 0.0 || **label >= classes as f32;
+    labels
+        .iter()
+        .find(is_invalid)
+        .map(|label| f64::from(*label))
+}
+
+/// The error of a label that is neither that of a class nor ignored.
+pub(crate) fn no_class(label: impl Display, classes: usize) -> String {
     format!(
         "it met the label {label}, and there are {classes} classes; `ignoring({label})` would leave it out"
     )

@@ -3,7 +3,7 @@
 mod auc;
 mod bleu;
 mod calibration;
-mod confusion;
+pub(crate) mod confusion;
 mod mean;
 pub(crate) mod per_example;
 mod perplexity;

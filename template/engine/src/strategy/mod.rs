@@ -247,6 +247,26 @@ impl dyn Strategy {
         Ok(all)
     }
 
+    /// The result of `read` on the chief, for all processes, so that they need no shared file system.
+    ///
+    /// # Errors
+    /// That of `read` on the chief, or a process is lost.
+    pub fn read_by_chief<T: Serialize + DeserializeOwned>(
+        &self,
+        what: &'static str,
+        read: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self.workers().count() == 1 {
+            return read();
+        }
+        let mut bytes = Vec::new();
+        if self.is_chief() {
+            ciborium::into_writer(&read()?, &mut bytes)?;
+        }
+        let bytes = self.workers().broadcast(what, bytes)?;
+        Ok(ciborium::from_reader(&bytes[..])?)
+    }
+
     /// The stop request of any process; all agree at the same step. A signal takes precedence over a
     /// callback.
     ///

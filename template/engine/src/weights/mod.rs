@@ -69,26 +69,15 @@ pub(crate) fn initialise<T: Task>(
         );
         return Ok(None);
     };
-    let initial = from_chief(|| read::<T>(path, options.init_partial))?;
+    let strategy = globals::strategy()?;
+    let initial = strategy.read_by_chief("the initial weights", || {
+        read::<T>(path, options.init_partial)
+    })?;
     let files = Arc::new(initial.files);
     globals::strategy()?.run_on_all(move |_| {
         globals::update_model::<T>(|model| load_model(model, &files, MODEL))
     })?;
     Ok(Some((initial.record, initial.lines)))
-}
-
-/// Runs `read` on the chief and broadcasts the result to all workers, so that they need no shared file system.
-fn from_chief(read: impl FnOnce() -> Result<Initial>) -> Result<Initial> {
-    let strategy = globals::strategy()?;
-    if strategy.workers().count() == 1 {
-        return read();
-    }
-    let mut bytes = Vec::new();
-    if strategy.is_chief() {
-        ciborium::into_writer(&read()?, &mut bytes)?;
-    }
-    let bytes = strategy.workers().broadcast("the initial weights", bytes)?;
-    Ok(ciborium::from_reader(&bytes[..])?)
 }
 
 /// Reads a file and fits its weights to the model of the first replica.
