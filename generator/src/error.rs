@@ -2,6 +2,7 @@
 
 use std::{fmt, io, ops::Range, path::Path};
 
+use indexmap::IndexSet;
 use miette::{
     Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode,
 };
@@ -23,6 +24,8 @@ pub enum Kind {
     System,
     /// The template is invalid.
     Template,
+    /// Conflicts are left in a project.
+    Unresolved,
     /// The user left a prompt or pressed Ctrl-C.
     Cancelled,
 }
@@ -31,6 +34,7 @@ impl Kind {
     /// The exit status of the binary.
     pub fn exit_status(self) -> u8 {
         match self {
+            Kind::Unresolved => 1,
             Kind::Input => 2,
             Kind::System => 3,
             Kind::Template => 4,
@@ -74,6 +78,11 @@ impl Error {
     /// An error for a failure of the file system or of another program.
     pub fn system(message: impl Into<String>) -> Self {
         Self::new(Kind::System, message.into())
+    }
+
+    /// An error for conflicts that are left in a project.
+    pub fn unresolved(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unresolved, message.into())
     }
 
     /// An error for an invalid template.
@@ -273,19 +282,26 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
+/// The first candidate such as `model.architecture` with a part between dots near to `given`.
+fn with_part<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut dotted = candidates.into_iter().filter(|one| one.contains('.'));
+    let part = given.rsplit('.').next()?;
+    dotted.find(|one| nearest(part, one.rsplit('.')).is_some())
+}
+
 /// `` did you mean `x`? `` if a candidate is near, and the list of all candidates.
 pub fn suggest<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,
     what: &str,
 ) -> String {
-    let all: Vec<_> = candidates.into_iter().collect();
+    let all: IndexSet<_> = candidates.into_iter().collect();
     let list = all
         .iter()
         .map(|one| format!("`{one}`"))
         .collect::<Vec<_>>()
         .join(", ");
-    match nearest(given, all.iter().copied()) {
+    match nearest(given, all.iter().copied()).or_else(|| with_part(given, all.iter().copied())) {
         Some(near) => format!("did you mean `{near}`? {what} are {list}"),
         None => format!("{what} are {list}"),
     }

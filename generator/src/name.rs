@@ -17,6 +17,10 @@ const BUILT_IN: &[&str] = &["alloc", "core", "proc-macro", "proc_macro", "std"];
 /// Folders that cargo creates in its build folder.
 const BUILD_FOLDERS: &[&str] = &["build", "deps", "examples", "incremental"];
 
+/// The longest name: files in the build folder have it twice, beside two hashes, and file systems
+/// take 255 bytes.
+const LONGEST: usize = 100;
+
 /// A valid name, as given and as the package name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
@@ -34,6 +38,11 @@ impl Name {
         if given.is_empty() {
             return Err(Error::input("the name of a project cannot be empty")
                 .help("give a name, such as `my-model`"));
+        }
+        if given.chars().count() > LONGEST {
+            let reason = format!("is longer than {LONGEST} characters");
+            return Err(refuse(given, &reason)
+                .help("choose a shorter one: the compiler's files have the name twice"));
         }
         check_characters(given)?;
         let package = if given.to_snake_case() == given {

@@ -127,7 +127,7 @@ fn says_what_would_become_of_each_file() {
 #[test]
 fn refuses_what_the_real_one_refuses() {
     let place = Place::new();
-    place.put("taken/file", "");
+    place.put("taken/Cargo.toml", "");
     place.put("blocked/src", "a file in the way of a folder");
     place.put("bad.toml", "stratergy = \"mirrored\"");
     for args in [
@@ -135,7 +135,7 @@ fn refuses_what_the_real_one_refuses() {
         "burn",
         "taken",
         "blocked --force",
-        "a --path taken/file/b",
+        "a --path taken/Cargo.toml/b",
         "a --define strategy=many",
         "a --define none",
         "a --values bad.toml",

@@ -38,7 +38,7 @@ const ARGUMENTS: &[(&str, i32)] = &[
     ("new --yes -- -", 2),
     ("new --yes _", 2),
     ("new --yes a.b", 2),
-    ("new --yes my/net", 2),
+    ("new --yes my/2d-net", 2),
     ("new --yes naïve", 2),
     ("new --yes struct", 2),
     ("new --yes Test", 2),
@@ -56,6 +56,13 @@ const ARGUMENTS: &[(&str, i32)] = &[
     ("new a --yes -d project-name=x", 2),
     ("new a --yes -d =x", 2),
     ("new a --yes --define=", 2),
+    (
+        "new a --yes -d hardware=cuda -d ci=github -d hardware=wgpu",
+        2,
+    ),
+    // Later life.
+    ("update --continue --abort", 2),
+    ("update --abort --dry-run", 2),
     // Examples and sites.
     ("new a --yes --example keras-cn", 2),
     ("new a --example house-template --train", 2),
@@ -66,6 +73,8 @@ const ARGUMENTS: &[(&str, i32)] = &[
     // Folders and files.
     ("new a --yes --path full", 2),
     ("new a --yes --path file", 2),
+    ("new my/net --yes --path file", 2),
+    ("new a --yes --workspace member", 2),
     ("new a --yes --path file/a", 2),
     ("new a --yes --path link", 2),
     ("new a --yes --path blocked --force", 2),
@@ -214,6 +223,7 @@ fn refusal(place: &Place) -> Result<()> {
 fn obstacles() -> Place {
     let place = Place::new();
     place.put("full/file", "");
+    place.put("full/Cargo.toml", "");
     place.put("file", "");
     place.put("blocked/src", "a file");
     place.put("linked/Cargo.toml", "");

@@ -38,7 +38,7 @@ Options:
 Exit status:
   0    success
   1    `todos --deny`: a TODO site is open; `check`: a check failed; `update`, `add`: a conflict
-       remains; `doctor`: the default strategy cannot be used here
+       or a patch remains; `doctor`: the default strategy cannot be used here
   2    invalid input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; no partial changes remain
   4    the template is invalid
@@ -61,10 +61,14 @@ Usage: kiln new [OPTIONS] [NAME]
 
 Arguments:
   [NAME]
-          Name of the project, converted to kebab-case if it has capitals. If missing, a prompt asks
+          Name of the project, converted to kebab-case if it has capitals, or the path of its
+          folder, whose last part is the name; `.` is the current folder. If missing, a prompt asks
           for it
 
 Options:
+      --name <NAME>
+          Name of the project, if it is not that of the folder NAME
+
       --path <FOLDER>
           Folder of the project [default: the name]
 
@@ -81,14 +85,28 @@ Options:
           Set options from a TOML file, at its top level or under [values]
 
       --force
-          Write into a folder that is not empty, replacing files that the template has too
+          Replace files in the folder that the template has too. Without it, an existing README.md
+          is kept, .gitignore gets the lines that it lacks, and any other file of the template is an
+          error
 
       --vcs <VCS>
-          Version control [default: git, unless the project lies in a repository]
+          Version control [default: git, unless the project lies in a repository that does not
+          ignore it]
 
           Possible values:
-          - git:  A git repository
+          - git:  A git repository, also inside another one
           - none: No version control
+
+      --workspace <WORKSPACE>
+          What a Cargo workspace above does with the project [default: exclude if it would have it
+          as a member, but member if it lists its path, or if the template is no workspace]
+
+          Possible values:
+          - exclude: The project is a workspace of its own: its path is added to the other's
+            `exclude`
+          - member:  The project is a member: its path is added to `members`, its profiles to the
+            root's
+          - keep:    The manifests above stay as they are
 
   -y, --yes
           Skip all prompts and use the defaults
@@ -193,7 +211,7 @@ Options:
 Exit status:
   0    success
   1    `todos --deny`: a TODO site is open; `check`: a check failed; `update`, `add`: a conflict
-       remains; `doctor`: the default strategy cannot be used here
+       or a patch remains; `doctor`: the default strategy cannot be used here
   2    invalid input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; no partial changes remain
   4    the template is invalid
@@ -354,4 +372,43 @@ fn unknown_format() {
         for more information, try `--help`.
 
 "#]]);
+}
+
+/// Clap knows no `help --help`.
+#[test]
+fn help_of_help() {
+    let place = Place::new();
+    for (args, says) in [
+        ("help --help", "Usage: kiln help [COMMAND]"),
+        ("help -h", "Usage: kiln help [COMMAND]"),
+        ("help update --help", "Usage: kiln update"),
+    ] {
+        let assert = place.kiln(args).assert().success();
+        let said = String::from_utf8_lossy(&assert.get_output().stdout).into_owned();
+        assert!(said.contains(says), "{args}: {said}");
+    }
+}
+
+#[test]
+fn a_site_is_found_by_a_part_of_its_id() {
+    let place = Place::new();
+    for (given, near) in [
+        ("architectre", "model.architecture"),
+        ("augment", "dataset.augment"),
+        ("modle.architecture", "model.architecture"),
+    ] {
+        let assert = place.kiln(&format!("explain {given}")).assert().code(2);
+        let said = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+        let why = format!("did you mean `{near}`?");
+        assert!(said.contains(&why), "{said}");
+    }
+    let assert = place.kiln("new a --yes").assert().success();
+    drop(assert);
+    let assert = place.kiln("add nonee --path a").assert().code(2);
+    let said = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert_eq!(
+        said.matches("`none`").count(),
+        2,
+        "once as a proposal: {said}"
+    );
 }

@@ -2,6 +2,9 @@
 
 #![cfg(unix)]
 
+#[path = "common/versions.rs"]
+mod versions;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -123,7 +126,13 @@ fn new_makes_the_whole_project_or_none() {
                 .unwrap();
         }
     }
+    // One was killed before it made its lock file.
+    let empty = place.path().join(".kiln-new-empty");
+    fs::create_dir(&empty).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(120);
+    fs::File::open(&empty).unwrap().set_modified(old).unwrap();
     runs(place.path(), &["new", "b", "--yes", "--vcs", "none"]);
+    assert!(!empty.exists());
     let left: Vec<_> = fs::read_dir(place.path()).unwrap().flatten().collect();
     let left = left
         .iter()
@@ -241,4 +250,138 @@ fn add_changes_all_files_or_none() {
         place.path(),
         &["add", "slurm", "ci", "mpi", "cuda", "--path", "a"],
     );
+}
+
+/// Runs a command in a copy of `from`, killed before each of its operations on files in turn, and
+/// lets `then` look at what is left. Returns the number of operations.
+fn killed_at_each(place: &Path, from: &Path, args: &[&str], then: impl Fn(usize)) -> usize {
+    for at in 0.. {
+        copy(from, &place.join("project"));
+        let mut command = kiln(place, args);
+        command.env("KILN_TEST_KILL_BEFORE", at.to_string());
+        let status = command.status().unwrap();
+        then(at);
+        if status.code() != Some(137) {
+            return at;
+        }
+    }
+    unreachable!()
+}
+
+/// The files that belong to the project, and whether Kiln's hidden folders are left.
+fn seen(project: &Path) -> (Tree, bool) {
+    let mut seen = tree(project);
+    // Empty folders are not committed.
+    seen.retain(|path, _| project.join(path).is_file());
+    let count = seen.len();
+    let hidden = [transaction::FOLDER, ".kiln-update"];
+    seen.retain(|path, _| !hidden.iter().any(|folder| path.starts_with(folder)));
+    let left = seen.len() < count;
+    (seen, left)
+}
+
+/// A project whose next update merges, adds, removes and replaces files; with a conflict if asked.
+fn to_update(conflict: bool) -> versions::Place {
+    let place = versions::Place::new();
+    place.template("a.txt", "one\n", "ONE\n");
+    place.template("b.txt", "b\n", "B\n");
+    place.write("new/added/c.txt", "c\n");
+    for version in ["old", "project"] {
+        place.write(&format!("{version}/gone/d.txt"), "d\n");
+    }
+    let line = if conflict { "one" } else { "seven" };
+    let mine = versions::OLD.replace(line, "mine");
+    place.write("project/a.txt", &format!("hello\n{mine}"));
+    fs::remove_dir_all(place.path("project/.git")).unwrap();
+    fs::rename(place.path("project"), place.path("before")).unwrap();
+    place
+}
+
+const UPDATE: [&str; 7] = [
+    "update",
+    "project",
+    "--from",
+    "old",
+    "--template",
+    "new",
+    "--allow-dirty",
+];
+
+/// With the journal and without, as in a clone of what was committed meanwhile, the next update
+/// completes the project.
+#[test]
+fn update_can_be_repeated_wherever_it_is_killed() {
+    let place = to_update(false);
+    let (folder, project) = (place.folder.path(), place.path("project"));
+    copy(&place.path("before"), &project);
+    runs(folder, &UPDATE);
+    let (after, left) = seen(&project);
+    assert!(!left);
+    for with_journal in [true, false] {
+        let count = killed_at_each(folder, &place.path("before"), &UPDATE, |at| {
+            let hidden = project.join(transaction::FOLDER);
+            if !with_journal && hidden.exists() {
+                fs::remove_dir_all(hidden).unwrap();
+            }
+            // The record is written last, as it says which template the files are from.
+            let record = fs::read_to_string(project.join(".kiln.toml")).unwrap();
+            let is = seen(&project).0;
+            assert!(!record.contains("kiln = \"new\"") || is == after, "at {at}");
+            kiln(folder, &UPDATE).status().unwrap();
+            let (is, left) = seen(&project);
+            assert!(is == after && !left, "at {at}, journal: {with_journal}");
+        });
+        println!("killed before each of {count} operations");
+        assert!(count > 30, "{count}");
+    }
+}
+
+const ABORT: [&str; 3] = ["update", "project", "--abort"];
+const CONTINUE: [&str; 3] = ["update", "project", "--continue"];
+
+#[test]
+fn an_update_with_a_conflict_can_be_undone_wherever_it_is_killed() {
+    let place = to_update(true);
+    let (folder, project) = (place.folder.path(), place.path("project"));
+    let before = seen(&place.path("before")).0;
+    killed_at_each(folder, &place.path("before"), &UPDATE, |at| {
+        // The second run completes the first or finds its conflicts.
+        let status = kiln(folder, &UPDATE).status().unwrap();
+        assert_eq!(status.code(), Some(1), "at {at}");
+        assert!(seen(&project).1, "at {at}");
+        runs(folder, &ABORT);
+        assert!(seen(&project) == (before.clone(), false), "at {at}");
+    });
+}
+
+#[test]
+fn abort_can_be_repeated_wherever_it_is_killed() {
+    let place = to_update(true);
+    let (folder, project) = (place.folder.path(), place.path("project"));
+    copy(&place.path("before"), &project);
+    kiln(folder, &UPDATE).status().unwrap();
+    copy(&project, &place.path("pending"));
+    let before = seen(&place.path("before")).0;
+    let count = killed_at_each(folder, &place.path("pending"), &ABORT, |at| {
+        // Status 2 if it was complete.
+        kiln(folder, &ABORT).status().unwrap();
+        assert!(seen(&project) == (before.clone(), false), "at {at}");
+    });
+    assert!(count > 30, "{count}");
+}
+
+#[test]
+fn continue_can_be_repeated_wherever_it_is_killed() {
+    let place = to_update(true);
+    let (folder, project) = (place.folder.path(), place.path("project"));
+    copy(&place.path("before"), &project);
+    kiln(folder, &UPDATE).status().unwrap();
+    place.write("project/a.txt", "resolved\n");
+    copy(&project, &place.path("pending"));
+    let resolved = seen(&project).0;
+    let count = killed_at_each(folder, &place.path("pending"), &CONTINUE, |at| {
+        kiln(folder, &CONTINUE).status().unwrap();
+        assert!(seen(&project) == (resolved.clone(), false), "at {at}");
+    });
+    assert!(count > 20, "{count}");
 }

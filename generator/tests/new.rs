@@ -177,18 +177,18 @@ fn fills_an_empty_folder() {
 }
 
 #[test]
-fn refuses_a_folder_that_is_not_empty() {
+fn refuses_a_folder_with_files_of_the_template() {
     let place = Place::new();
-    place.put("a/notes.txt", "mine");
+    place.put("a/Cargo.toml", "mine");
     let before = place.tree();
     place
         .kiln("new a --yes")
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × the folder `a` exists and is not empty
-  help: give another folder with `--path`, or add `--force` to replace the files that the template
-        has too; all other files are kept
+  × the folder `a` has a file of the template: `Cargo.toml`
+  help: give another folder, or add `--force` to replace the files that the template has too; all
+        other files are kept
 
 "#]]);
     assert_eq!(place.tree(), before);
@@ -412,7 +412,7 @@ fn refuses_names() {
         "-",
         "_",
         "a b",
-        "a/b",
+        "a/2b",
         "naïve",
         "a.b",
         "struct",
@@ -483,14 +483,14 @@ fn refuses_names() {
    ·  ╰── here
    ╰────
   help: try `a-b`
-"a/b"
-  × `a/b` cannot name a project: it contains `/`
-   ╭─[NAME:1:2]
- 1 │ a/b
-   ·  ┬
-   ·  ╰── here
+"a/2b"
+  × `2b` cannot name a project: it starts with a digit
+   ╭─[NAME:1:1]
+ 1 │ 2b
+   · ┬
+   · ╰── here
    ╰────
-  help: to choose the folder, add `--path FOLDER`
+  help: try `b`, with `--name NAME` if the folder keeps its name
 "naïve"
   × `naïve` cannot name a project: it contains 'ï'; use ASCII letters, digits, `-` and `_`
    ╭─[NAME:1:3]

@@ -583,7 +583,7 @@ fn an_example_asks_for_what_it_leaves_open() {
 #[test]
 fn a_name_is_refused_whose_folder_is_taken() {
     let place = Place::new();
-    place.put("my-model/file", "");
+    place.put("my-model/Cargo.toml", "");
     let mut terminal = Terminal::start(place.path(), &["new"]);
     terminal.wait("What is the project called?");
     // An existing folder is not proposed.
@@ -591,7 +591,7 @@ fn a_name_is_refused_whose_folder_is_taken() {
     terminal.send(ENTER);
     terminal.wait("the name of a project cannot be empty");
     terminal.send("my-model");
-    terminal.wait("✗ the folder `my-model` exists and is not empty");
+    terminal.wait("✗ the folder `my-model` has a file of the template");
     erase(&mut terminal);
     terminal.send("burn");
     terminal.wait("✗ `burn` cannot name a project");
@@ -611,6 +611,7 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
         place.put(&format!("{name}/half.txt"), "");
     }
     place.put("net/mine.txt", "");
+    place.put("net/todos.toml", "");
     let half = || ["n", "ne", "net"].map(|name| place.join(name).join("half.txt").exists());
     let of = questions();
     let mut terminal = Terminal::start(place.path(), &["new", "--vcs=none"]);
@@ -629,7 +630,7 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
         terminal.send(ENTER);
     }
     // The folder also has a file of the user.
-    terminal.wait("× the folder `net` exists and is not empty");
+    terminal.wait("× the folder `net` has a file of the template");
     assert_eq!(half(), [true, true, false]);
     terminal.wait("? What is the project called? net");
     terminal.send(BACKSPACE);
@@ -640,6 +641,34 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
     assert_made(terminal);
     assert_eq!(half(), [true, false, false]);
     assert!(place.join("ne/Cargo.toml").exists() && place.join("net/mine.txt").exists());
+}
+
+#[test]
+fn the_workspace_around_the_project_is_asked_about() {
+    let place = Place::new();
+    place.put("Cargo.toml", "[workspace]\nmembers = [\"*\"]\n");
+    // The name is given, and there is a question more.
+    let of = questions();
+    let mut terminal = Terminal::start(place.path(), &["new", "a", "--vcs", "none"]);
+    for step in 1..of {
+        at(&terminal, step, of);
+        terminal.send(ENTER);
+    }
+    at(&terminal, of, of);
+    terminal.wait("What shall the Cargo workspace around the project do with it?");
+    terminal.wait("> exclude it there");
+    terminal.send(DOWN);
+    terminal.wait("> make it a member");
+    terminal.send(ENTER);
+    terminal.wait(DECISION);
+    terminal.wait("is the member \"a\" of the workspace `Cargo.toml`");
+    terminal.wait("--workspace member");
+    terminal.send(ENTER);
+    assert_made(terminal);
+    let root = std::fs::read_to_string(place.join("Cargo.toml")).unwrap();
+    assert!(root.contains("[profile.dev.package.kiln-engine]"), "{root}");
+    let own = std::fs::read_to_string(place.join("a/Cargo.toml")).unwrap();
+    assert!(!own.contains("[workspace]"), "{own}");
 }
 
 /// The answers are kept if the folder is created while the user answers.
@@ -655,14 +684,14 @@ fn a_name_that_can_no_longer_be_used_is_asked_for_again() {
             terminal.wait("> cuda");
         }
         if step == of {
-            place.put("my-model/file", "somebody's");
+            place.put("my-model/Cargo.toml", "somebody's");
         }
         terminal.send(ENTER);
     }
-    terminal.wait("× the folder `my-model` exists and is not empty");
+    terminal.wait("× the folder `my-model` has a file of the template");
     terminal.wait("[enter accepts, esc goes back");
     terminal.send(ENTER);
-    terminal.wait("# the folder `my-model` exists and is not empty");
+    terminal.wait("# the folder `my-model` has a file of the template");
     terminal.send("other");
     terminal.wait("called? other");
     terminal.send(ENTER);
@@ -730,6 +759,19 @@ fn colours_can_be_refused() {
         assert_eq!(terminal.has_colors(), colors, "NO_COLOR={value}");
         terminal.send(CTRL_C);
         assert_cancelled(terminal, &place);
+    }
+}
+
+/// Escape sequences for colours would be shown as text.
+#[test]
+fn errors_have_colours_where_the_terminal_has() {
+    for (term, colors) in [("xterm-256color", true), ("dumb", false)] {
+        let place = Place::new();
+        let args = ["new", "a", "--yes", "-d", "x=1"];
+        let terminal = Terminal::start_with(place.path(), &args, &[("TERM", term)]);
+        let (_, log) = terminal.end();
+        assert!(log.contains("there is no option"), "{log}");
+        assert_eq!(log.contains("\x1b[3"), colors, "{term}: {log:?}");
     }
 }
 

@@ -12,6 +12,7 @@ fn change(path: &str, was: Option<&str>, now: Option<&str>) -> Change {
         path: path.into(),
         was: was.map(|text| text.as_bytes().to_vec()),
         contents: now.map(|text| (text.as_bytes().to_vec(), false)),
+        mode: None,
     }
 }
 

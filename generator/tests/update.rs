@@ -1,197 +1,12 @@
 //! `kiln update` and `kiln add`.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+#[path = "common/versions.rs"]
+mod versions;
 
-use kiln::{
-    name::Name,
-    project::{engine::engine_hash, record::Record},
-    render::{Rendered, RenderedFile, render},
-    template::{Template, answers::Answers},
-};
+use std::{fs, path::Path};
 
-const OLD: &str = "one\ntwo\nthree\nfour\nfive\nsix\nseven\n";
-
-fn kiln(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kiln"))
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
-
-fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr]
-        .map(|bytes| String::from_utf8_lossy(bytes))
-        .concat()
-}
-
-#[track_caller]
-fn runs(folder: &Path, args: &[&str], status: i32) -> String {
-    let output = kiln(folder, args);
-    let text = text(&output);
-    assert_eq!(output.status.code(), Some(status), "kiln {args:?}: {text}");
-    text
-}
-
-fn git(folder: &Path, args: &[&str]) {
-    let identity = [
-        "-c",
-        "user.name=a",
-        "-c",
-        "user.email=a@b",
-        "-c",
-        "commit.gpgsign=false",
-    ];
-    let status = Command::new("git")
-        .args(identity)
-        .args(args)
-        .current_dir(folder)
-        .status();
-    assert!(status.unwrap().success(), "git {args:?}");
-}
-
-fn commit(folder: &Path) {
-    git(folder, &["add", "-A"]);
-    git(folder, &["commit", "-q", "-m", "all"]);
-}
-
-/// All files of a folder except git's.
-fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(at) = folders.pop() {
-        for entry in fs::read_dir(&at).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                if !path.ends_with(".git") {
-                    folders.push(path);
-                }
-            } else {
-                let name = path.strip_prefix(folder).unwrap().to_path_buf();
-                files.insert(name, fs::read(&path).unwrap());
-            }
-        }
-    }
-    files
-}
-
-/// The hash of the engine in a folder without executable files.
-fn engine_on_disk(folder: &Path) -> String {
-    let files = tree(folder).into_iter().map(|(path, bytes)| RenderedFile {
-        path,
-        contents: Cow::Owned(bytes),
-        executable: false,
-    });
-    engine_hash(&Rendered {
-        files: files.collect(),
-        folders: Vec::new(),
-    })
-}
-
-/// The actual hash, and the one in the project's record.
-fn engine_hashes(project: &Path) -> (Option<String>, Option<String>) {
-    let recorded = Record::read(project).unwrap().engine;
-    (Some(engine_on_disk(project)), recorded)
-}
-
-/// A template in two versions, and a committed project of the first version.
-struct Place {
-    folder: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let place = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
-        for version in ["old", "new"] {
-            place.write(
-                &format!("{version}/cargo-generate.toml"),
-                "[template]\nfmt = false\ninclude = [\".kiln.toml\", \"a.txt\"]\n\
-                 [placeholders.word]\ntype = \"string\"\nprompt = \"?\"\ndefault = \"hello\"\n",
-            );
-            let record = format!(
-                "kiln = \"{version}\"\ntemplate = \"t\"\nname = \"{{{{project-name}}}}\"\n\
-                 [options]\nword = \"{{{{word}}}}\"\n"
-            );
-            place.write(&format!("{version}/.kiln.toml.liquid"), &record);
-            place.write(&format!("{version}/a.txt"), &format!("{{{{word}}}}\n{OLD}"));
-            place.write(&format!("{version}/b.txt"), "b\n");
-        }
-        place.made();
-        place
-    }
-
-    /// Two versions with an engine and its hash: the new version changes `lib.rs`, adds `new.rs`
-    /// and removes `old/gone.rs`.
-    fn with_engine() -> Self {
-        let place = Self::new();
-        for version in ["old", "new"] {
-            place.write(&format!("{version}/engine/lib.rs"), OLD);
-            place.write(&format!("{version}/engine/same.rs"), "same\n");
-        }
-        place.write("old/engine/old/gone.rs", "gone\n");
-        place.write("new/engine/new.rs", "new\n");
-        place.template("engine/lib.rs", "one\n", "ONE\n");
-        for version in ["old", "new"] {
-            let engine = engine_on_disk(&place.path(version));
-            let path = format!("{version}/.kiln.toml.liquid");
-            let record = place.read(&path);
-            let stated = record.replace("name =", &format!("engine = \"{engine}\"\nname ="));
-            place.write(&path, &stated);
-        }
-        fs::remove_dir_all(place.path("project")).unwrap();
-        place.made();
-        place
-    }
-
-    /// Runs `kiln new` with the old version.
-    fn made(&self) {
-        let template = Template::from_folder(&self.path("old")).unwrap();
-        let answers = Answers::defaults(&template, Name::parse("project").unwrap()).unwrap();
-        let rendered = render(&template, &answers).unwrap();
-        for file in &rendered.files {
-            let path = format!("project/{}", file.path.display());
-            self.write(&path, str::from_utf8(&file.contents).unwrap());
-        }
-        git(&self.path("project"), &["init", "-q"]);
-        commit(&self.path("project"));
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap()
-    }
-
-    /// Changes a file in the new version of the template.
-    fn template(&self, file: &str, from: &str, to: &str) {
-        let path = format!("new/{file}");
-        let text = self.read(&path);
-        assert!(text.contains(from));
-        self.write(&path, &text.replace(from, to));
-    }
-
-    #[track_caller]
-    fn update(&self, more: &[&str], status: i32) -> String {
-        let args = ["update", "project", "--from", "old", "--template", "new"];
-        runs(self.folder.path(), &[&args, more].concat(), status)
-    }
-}
+use kiln::{project::record::Record, template::Template};
+use versions::{OLD, Place, commit, engine_hashes, engine_on_disk, git, runs, tree};
 
 #[test]
 fn changes_of_both_are_joined_and_the_second_time_changes_nothing() {
@@ -242,7 +57,10 @@ fn a_conflict_is_marked_in_place() {
     );
     let marked = "hello\n<<<<<<< yours\n1\n||||||| old\none\n=======\nONE\n>>>>>>> new\ntwo\n";
     assert!(place.read("project/a.txt").starts_with(marked));
-    let names: Vec<_> = tree(&place.path("project")).into_keys().collect();
+    let names = tree(&place.path("project")).into_keys();
+    let names: Vec<_> = names
+        .filter(|path| !path.starts_with(".kiln-update"))
+        .collect();
     assert_eq!(
         names.len(),
         3,
@@ -442,6 +260,32 @@ fn what_to_add_can_be_said_in_a_word() {
     assert!(said.contains("`slurm`"), "{said}");
     let said = add("ci=gitlab", 2);
     assert!(said.contains("not a value of the option `ci`"), "{said}");
+}
+
+#[test]
+fn an_option_has_one_value() {
+    let place = tempfile::tempdir().unwrap();
+    let new = ["new", "a", "--yes", "--vcs", "none"];
+    let with = |more: &[&str], status| runs(place.path(), &[&new, more].concat(), status);
+    let said = with(&["-d", "hardware=cuda", "-d", "hardware=wgpu"], 2);
+    let why = "the option `hardware` has two values: `hardware=cuda` and `hardware=wgpu`";
+    assert!(said.contains(why), "{said}");
+    with(&["-d", "hardware=cuda", "-d", "hardware=cuda"], 0);
+
+    let add = |options: &[&str], status| {
+        let args = [&["add"][..], options, &["--path", "a", "--dry-run"]].concat();
+        runs(place.path(), &args, status)
+    };
+    let said = add(&["ci", "wgpu", "hardware=cuda"], 2);
+    let why = "the option `hardware` has two values: `wgpu` and `hardware=cuda`";
+    assert!(said.contains(why), "{said}");
+    add(&["wgpu", "hardware=wgpu"], 0);
+    let said = add(&["slurm", "wgpu"], 0);
+    assert!(
+        said.contains("\n  removes hardware=cuda, which hardware=wgpu replaces\n"),
+        "{said}"
+    );
+    assert!(!said.contains("cluster=no"), "{said}");
 }
 
 #[test]

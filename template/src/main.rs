@@ -8,8 +8,10 @@ use kiln_engine::{
     kernels::{self, Steps},
     launch::{launch, serve},
     package,
+    rate_finder::find_learning_rate,
     report::{Report, terminal},
     run_record,
+    sweep::sweep,
     weights::export,
 };
 use training::{
@@ -52,6 +54,7 @@ fn run(args: &Args) -> Result<()> {
         Some(Command::Launch(options)) => return launch::<Args>(options, &args.options.hosts),
         Some(Command::Serve(options)) => return serve(options, args.options.devices.as_deref()),
         Some(Command::Compare(options)) => return compare::<Project>(options),
+        Some(Command::Sweep(options)) => return sweep::<Project>(options),
         _ => {}
     }
     // 1. Strategy: the replicas and the global batch size.
@@ -73,6 +76,10 @@ fn run(args: &Args) -> Result<()> {
             test: distributed_test_step,
         };
         return kernels::compile::<Project>(options, &datasets, &steps);
+    }
+    if let Some(Command::FindLr(find)) = &args.command {
+        let (options, step) = (&args.options, distributed_train_step);
+        return find_learning_rate::<Project>(find, options, &datasets, step);
     }
     let mut report = match &args.command {
         Some(Command::Test(_)) => Report::of_test(&args.options)?,

@@ -12,7 +12,7 @@ use burn::{
 };
 use kiln_engine::{
     ModelAndOptimizer,
-    layers::{conv2d, gelu},
+    layers::{conv2d, gelu, linear},
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
     weights::WeightNames,
@@ -69,7 +69,7 @@ impl Model {
     fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = gelu(conv2d(&self.conv2, x)); // [batch, 64, height, width]
         let x = self.pool.forward(x); // [batch, 64, 4, 4]
-        self.output.forward(x.flatten(1, 3)) // [batch, classes]
+        linear(&self.output, x.flatten(1, 3)) // [batch, classes]
     }
 }
 
@@ -115,6 +115,8 @@ pub fn create_model_and_optimizer(
     //   Now: Adam with --learning-rate, and the course of it that --schedule and --warm-up name.
     //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `kiln_engine::optim::NadamConfig` will
     //         do, and any schedule of `burn::optim::lr_scheduler`, which advances once an update.
+    //         `.with_groups([Group::new("^conv1\\.").frozen()])` freezes parameters by name; `optim::Group` also
+    //         gives them learning rates and optimizers of their own.
     //   Shapes: those of the parameters.
     let adam = AdamConfig::new().init();
     let schedule = args

@@ -3,7 +3,8 @@
 //!
 //! The sides are the generated crate with 1, 2 and 4 replicas, Burn's learner on one and two
 //! devices, a plain Burn loop, TensorFlow's `MirroredStrategy` and PyTorch's
-//! `DistributedDataParallel` with two replicas each (both from PyPI, if Python 3 is available). All
+//! `DistributedDataParallel` with two replicas each, and PyTorch in one process, eager and compiled,
+//! in float32 and under autocast to bfloat16 (both from PyPI, if Python 3 is available). All
 //! have the same network, optimizer (Adam, or AdamW for the transformer; loops without Kiln use
 //! Burn's implementation), global batch and cores. The sides run in turn, in reverse order in every
 //! second round. Kiln's and Burn's sides read examples and build batches in the measured time;
@@ -116,6 +117,11 @@ const PLAIN: &str = "plain Burn loop";
 const BARE: &str = "bare loop";
 const MIRRORED: &str = "TensorFlow MirroredStrategy, 2 replicas";
 const DDP: &str = "PyTorch DDP, 2 processes";
+const EAGER: &str = "PyTorch, 1 process";
+const COMPILED: &str = "PyTorch compiled, 1 process";
+const AUTOCAST: &str = "PyTorch bfloat16, 1 process";
+const COMPILED_AUTOCAST: &str = "PyTorch compiled bfloat16, 1 process";
+const BFLOAT16: &str = "generated crate, 2 replicas, bfloat16";
 
 static NETWORKS: [Network; 4] = [
     Network {
@@ -139,6 +145,8 @@ static NETWORKS: [Network; 4] = [
             (PLAIN, 2.0),
             (MIRRORED, 1.0),
             (DDP, 1.0),
+            (EAGER, 1.2),
+            (COMPILED, 1.2),
             (ONE, 1.8),
             (ONE_CORE, 1.8),
         ],
@@ -155,6 +163,8 @@ static NETWORKS: [Network; 4] = [
             (PLAIN, 1.3),
             (MIRRORED, 1.5),
             (DDP, 1.0),
+            (EAGER, 1.2),
+            (COMPILED, 1.2),
             (ONE, 1.8),
             (ONE_CORE, 1.8),
         ],
@@ -166,7 +176,13 @@ static NETWORKS: [Network; 4] = [
         epochs: 5,
         burn_epochs: 3,
         global_batch: 32,
-        goals: &[(DDP, 1.0), (ONE, 1.8), (ONE_CORE, 1.8)],
+        goals: &[
+            (DDP, 1.0),
+            (EAGER, 1.2),
+            (COMPILED, 1.2),
+            (ONE, 1.8),
+            (ONE_CORE, 1.8),
+        ],
     },
 ];
 
@@ -259,13 +275,12 @@ impl Comparison {
         }
         let two = self.of(TWO).expect("two replicas");
         for (side, goal) in self.network.goals {
-            let Some(rate) = self.of(side) else {
-                println!("  not here: {side}");
-                continue;
-            };
-            let ratio = two.over(rate);
-            let verdict = if ratio >= *goal { "reached" } else { "MISSED" };
-            println!("  {verdict}: two replicas {ratio:.2} x {side} (goal {goal})");
+            self.print_goal(two, side, *goal);
+        }
+        if let Some(rounded) = self.of(BFLOAT16) {
+            for side in [AUTOCAST, COMPILED_AUTOCAST] {
+                self.print_goal(rounded, side, 1.0);
+            }
         }
         let [one, bare] = [ONE, BARE].map(|side| self.of(side).expect("a side"));
         if let (Some(one), Some(apart)) = (self.of(ONE_CORE), self.of(APART)) {
@@ -278,6 +293,19 @@ impl Comparison {
         let cost = 100.0 * (bare.over(one) - 1.0);
         let verdict = if cost <= 1.0 { "reached" } else { "MISSED" };
         println!("  {verdict}: one replica costs {cost:.1}% over the bare loop (goal: at most 1%)");
+    }
+
+    /// Whether `rates` are `goal` times those of a side.
+    fn print_goal(&self, rates: &Rates, side: &str, goal: f64) {
+        let Some(other) = self.of(side) else {
+            return println!("  not here: {side}");
+        };
+        let ratio = rates.over(other);
+        let verdict = if ratio >= goal { "reached" } else { "MISSED" };
+        println!(
+            "  {verdict}: {} {ratio:.2} x {side} (goal {goal})",
+            rates.side
+        );
     }
 
     fn json(&self) -> Value {
@@ -409,9 +437,11 @@ impl Programs {
     }
 
     /// Examples per second of the generated crate.
-    fn generated(&self, replicas: usize) -> f64 {
+    fn generated(&self, replicas: usize, precision: &str) -> f64 {
         let batch_size = self.network.global_batch / replicas;
-        self.train(Command::new(&self.generated), replicas, batch_size)
+        let mut command = Command::new(&self.generated);
+        command.args(["--precision", precision]);
+        self.train(command, replicas, batch_size)
     }
 
     /// Examples per second of one replica on a core with half of the batch, pinned with Linux's `taskset`.
@@ -462,12 +492,12 @@ fn rate(command: &mut Command) -> f64 {
 }
 
 /// Examples per second of a script of `tests/fixtures/speed`.
-fn script(python: &Path, script: &str, network: &Network) -> f64 {
+fn script(python: &Path, script: &str, network: &Network, replicas: usize, ways: &[&str]) -> f64 {
     let path = repository().join("tests/fixtures/speed").join(script);
     let steps = network.examples() * PEER_EPOCHS / network.global_batch;
-    let numbers = [2, network.global_batch, steps].map(|number| number.to_string());
+    let numbers = [replicas, network.global_batch, steps].map(|number| number.to_string());
     let mut command = Command::new(python);
-    rate(command.arg(path).arg(network.name).args(numbers))
+    rate(command.arg(path).arg(network.name).args(numbers).args(ways))
 }
 
 /// A name, and a function that returns examples per second.
@@ -476,7 +506,10 @@ type Side<'a> = (&'static str, Box<dyn Fn() -> f64 + 'a>);
 /// The available sides of a network; the Python scripts do not implement the template's own network.
 fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> Vec<Side<'a>> {
     let generated = move |name, replicas| -> Side<'a> {
-        (name, Box::new(move || programs.generated(replicas)))
+        (
+            name,
+            Box::new(move || programs.generated(replicas, "float32")),
+        )
     };
     let burn_loop =
         move |name, program: &'a Path, epochs, more: &'static [&'static str]| -> Side<'a> {
@@ -485,9 +518,6 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
                 Box::new(move || programs.burn_loop(program, epochs, more)),
             )
         };
-    let script = move |name, python: &'a Path, file| -> Side<'a> {
-        (name, Box::new(move || script(python, file, network)))
-    };
     // Sides that are compared closely run one after the other, as rates drift within minutes.
     let mut sides = vec![
         burn_loop(BARE, &programs.bare, network.epochs, &["pool"]),
@@ -516,9 +546,31 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
         return sides;
     }
     let (tensorflow, pytorch) = (peers.tensorflow.as_deref(), peers.pytorch.as_deref());
-    sides.extend(tensorflow.map(|python| script(MIRRORED, python, "tf_mirrored.py")));
-    sides.extend(pytorch.map(|python| script(DDP, python, "torch_ddp.py")));
+    if let Some(python) = tensorflow {
+        let run = move || script(python, "tf_mirrored.py", network, 2, &[]);
+        sides.push((MIRRORED, Box::new(run)));
+    }
+    if let Some(python) = pytorch {
+        sides.extend(of_pytorch(python, network));
+        let rounded = || programs.generated(2, "bfloat16");
+        sides.push((BFLOAT16, Box::new(rounded)));
+    }
     sides
+}
+
+/// PyTorch's ways to train a network.
+fn of_pytorch<'a>(python: &'a Path, network: &'a Network) -> impl Iterator<Item = Side<'a>> {
+    let ways: [(_, _, &[&str]); 5] = [
+        (DDP, 2, &[]),
+        (EAGER, 1, &[]),
+        (COMPILED, 1, &["compile"]),
+        (AUTOCAST, 1, &["bfloat16"]),
+        (COMPILED_AUTOCAST, 1, &["compile", "bfloat16"]),
+    ];
+    ways.into_iter().map(move |(name, replicas, ways)| {
+        let run = move || script(python, "torch_peer.py", network, replicas, ways);
+        (name, Box::new(run) as _)
+    })
 }
 
 /// Builds all sides of a network and runs them in turn.

@@ -250,8 +250,8 @@ impl Project {
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
     }
 
-    /// Builds the project in release with these features, and the examples of `tests/fixtures` that
-    /// use it; returns the folder with the copies: `program`, and each example by its name.
+    /// Builds the project in release with these features and `mlflow`, which so has no build of its own, and the
+    /// examples of `tests/fixtures` that use it; returns the folder with the copies: `program`, and each example by its name.
     ///
     /// # Panics
     /// The build fails.
@@ -266,11 +266,12 @@ impl Project {
             copy_with_time(&path, &copy).expect("an example");
             names.push(path.file_stem().expect("a file").to_owned());
         }
+        let features = format!("mlflow,{features}");
         self.cargo(&[
             "build",
             "--release",
             "--features",
-            features,
+            &features,
             "--bins",
             "--examples",
         ]);

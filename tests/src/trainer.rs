@@ -28,7 +28,14 @@ impl Trainer {
     /// # Panics
     /// The build fails.
     pub fn new(project: &Project) -> Self {
-        let program = project.build();
+        Self::with_program(project.build())
+    }
+
+    /// Puts a built program into such a folder.
+    ///
+    /// # Panics
+    /// The folder cannot be created.
+    pub fn with_program(program: PathBuf) -> Self {
         let temporary = tempfile::tempdir().expect("a temporary folder");
         let readable = Permissions::from_mode(0o755);
         fs::set_permissions(temporary.path(), readable).expect("a temporary folder");

@@ -299,8 +299,8 @@ fn make_stochastic(project: &Project) {
     );
     project.edit(
         "model.rs",
-        "self.output.forward(x.flatten(1, 3))",
-        "self.output.forward(self.of_burn.forward(self.dropout.forward(x.flatten(1, 3))))",
+        "linear(&self.output, x.flatten(1, 3))",
+        "linear(&self.output, self.of_burn.forward(self.dropout.forward(x.flatten(1, 3))))",
     );
     project.edit(
         "model.rs",

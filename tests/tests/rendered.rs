@@ -28,7 +28,10 @@ const QUICK_ENGINE: &[&str] = &["profile.dev.package.kiln-engine.opt-level=0"];
 
 /// The engine's features with unit tests that this machine can build.
 fn engine_features() -> String {
-    format!("tensorboard,image-folder,download,{}", mpi::feature())
+    format!(
+        "tensorboard,image-folder,download,mlflow,{}",
+        mpi::feature()
+    )
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::{thread::sleep, time::Instant};
 
 use kiln_tests::{
     rendered::Project,
+    running::{TRAINING, succeeds},
     runs::{checkpoints, latest, latest_state, log, log_without_seconds, manifest},
     trainer::Trainer,
 };
@@ -45,6 +46,12 @@ fn patience_is_kept_over_kills(trainer: &Trainer) {
     trainer.run("runs/killed", &format!("{options} --resume"));
     assert_eq!(latest_state(&killed), latest_state(&whole));
     assert_eq!(log_without_seconds(&killed), log_without_seconds(&whole));
+
+    let mut compare = trainer.command("runs", "compare runs/killed");
+    let compared = succeeds(&mut compare, TRAINING);
+    let told = "runs/killed ended early, with ";
+    assert!(compared.contains(told), "no {told}: {compared}");
+    assert!(!compared.contains("unfinished"), "{compared}");
 
     // It has ended, and goes on with more patience, as if it had had that from the start.
     let ended = trainer.run("runs/killed", &format!("{options} --resume"));

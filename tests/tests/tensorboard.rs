@@ -10,6 +10,7 @@ use kiln_tests::{
     rendered::{Project, text},
     repository,
     running::{self, TRAINING},
+    trainer::Trainer,
 };
 use serde_json::{Value, json};
 
@@ -33,12 +34,7 @@ fn tensorboard_reads_what_was_written() {
     let folder = project.path().join("events");
     write_events(&project, &folder);
 
-    let fixture = repository().join("tests/fixtures/read_events.py");
-    let mut command = Command::new(python);
-    command.arg(fixture).arg(folder.join("run"));
-    let output = running::output(&mut command, TRAINING);
-    assert!(output.status.success(), "{}", text(&output));
-    let events: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let events = read(&python, "read_events.py", &folder.join("run"));
 
     check_scalars(&events["scalars"]);
     for (name, width, height) in [("gray", 8, 6), ("rgb", 6, 5)] {
@@ -49,6 +45,37 @@ fn tensorboard_reads_what_was_written() {
     check_histograms(&events["histograms"]);
     let text = json!({"run": [[3, "**bold** | `ä`\n\nand more"]]});
     assert_eq!(events["texts"], text);
+    runs_are_rows_of_hyper_parameters(&python, &project);
+}
+
+/// Two runs, of which one was continued with more epochs.
+fn runs_are_rows_of_hyper_parameters(python: &Path, project: &Project) {
+    let trainer = Trainer::new(project);
+    trainer.run("runs/one", "--epochs 1 train");
+    trainer.run("runs/one", "--epochs 2 --resume train");
+    trainer.run("runs/other", "--epochs 1 --learning-rate 0.01 train");
+    let rows = read(python, "read_hparams.py", &trainer.runs("runs"));
+    assert_eq!(rows.as_object().unwrap().len(), 2, "{rows}");
+    for (name, epochs, rate) in [("one", 2.0, 0.002), ("other", 1.0, 0.01)] {
+        let row = &rows[format!("{name}/tensorboard")];
+        assert_eq!(row["hparams"]["epochs"], epochs, "{rows}");
+        assert_eq!(row["hparams"]["learning-rate"], rate, "{rows}");
+        assert_eq!(row["hparams"]["strategy"], "mirrored");
+        assert_eq!(row["status"], "STATUS_SUCCESS");
+        let accuracy = &row["metrics"]["validation/accuracy"];
+        assert!(accuracy.as_f64().is_some_and(|value| value > 0.5), "{rows}");
+    }
+}
+
+/// The JSON that a fixture prints for a folder.
+fn read(python: &Path, fixture: &str, folder: &Path) -> Value {
+    let mut command = Command::new(python);
+    command
+        .arg(repository().join("tests/fixtures").join(fixture))
+        .arg(folder);
+    let output = running::output(&mut command, TRAINING);
+    assert!(output.status.success(), "{}", text(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 /// Runs the fixture as an example of the project.

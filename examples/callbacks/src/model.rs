@@ -12,7 +12,7 @@ use burn::{
 };
 use kiln_engine::{
     ModelAndOptimizer,
-    layers::{conv2d, gelu},
+    layers::{conv2d, gelu, linear},
     pipeline::Stage,
     weights::WeightNames,
 };
@@ -76,7 +76,7 @@ impl Model {
     fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = gelu(conv2d(&self.conv2, x)); // [batch, 32, height, width]
         let x = self.pool.forward(x); // [batch, 32, 4, 4]
-        self.output.forward(x.flatten(1, 3)) // [batch, classes]
+        linear(&self.output, x.flatten(1, 3)) // [batch, classes]
     }
 }
 

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use burn::{module::Module, tensor::Tensor};
 use kiln_engine::{
     checkpoint::Checkpoints, data::Collate, metric::mean_absolute_error, options::Infer,
-    picture::Picture, replica::visible_devices, report::predictions::Predictions,
+    picture::Picture, precision::begin_inference, replica::visible_devices,
+    report::predictions::Predictions,
 };
 use serde::Serialize;
 
@@ -98,6 +99,7 @@ fn targets(files: &[PathBuf], folder: &Path) -> Result<Vec<PathBuf>> {
 /// The checkpoint cannot be used, a file is missing or damaged, or the output cannot be written.
 pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     let device = visible_devices().remove(0);
+    begin_inference(&args.options, &device)?;
     let checkpoint = Checkpoints::new::<Project>(&args.options).find(&options.checkpoint)?;
     let model = checkpoint.load_model(Model::new(args, &device))?.valid();
     let folder = args.options.output_dir.join("translations");

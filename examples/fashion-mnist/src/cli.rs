@@ -4,7 +4,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 use kiln_engine::{
     checkpoint::Which,
     optim::Schedule,
-    options::{Compare, Compile, EXIT_STATUS, Export, Infer, Launch, Options, Serve, positive},
+    options::{
+        Compare, Compile, EXIT_STATUS, Export, FindLr, Infer, Launch, Options, Serve, Sweep,
+        positive,
+    },
 };
 
 use crate::strategy::DEFAULT_STRATEGY;
@@ -70,6 +73,10 @@ pub enum Command {
     Serve(Serve),
     /// Compare runs: the options, program and data that differ, metrics and time.
     Compare(Compare),
+    /// Train with many values of options, on a grid or drawn at random, and rank the runs.
+    Sweep(Sweep),
+    /// Find a learning rate: train with a growing one, and draw the loss over it.
+    FindLr(FindLr),
 }
 
 /// What `test` tests, and on what.

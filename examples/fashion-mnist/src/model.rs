@@ -12,7 +12,7 @@ use burn::{
 };
 use kiln_engine::{
     ModelAndOptimizer,
-    layers::conv2d_relu_max_pool2d,
+    layers::{self, conv2d_relu_max_pool2d},
     loss::scale_regularization_loss,
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
@@ -71,8 +71,8 @@ impl Model {
 
     fn finish(&self, x: Tensor<4>) -> Predictions {
         let x = conv2d_relu_max_pool2d(&self.conv2, &self.pool, x); // [batch, 64, 5, 5]
-        let x = relu(self.hidden.forward(x.flatten(1, 3))); // [batch, 64]
-        self.output.forward(x) // [batch, classes]
+        let x = relu(layers::linear(&self.hidden, x.flatten(1, 3))); // [batch, 64]
+        layers::linear(&self.output, x) // [batch, classes]
     }
 
     /// The sum of the squares of the kernels that the tutorial regularises, shape `[1]`: all but

@@ -12,7 +12,7 @@ use burn::{
 };
 use kiln_engine::{
     ModelAndOptimizer,
-    layers::{Dropout, conv2d_relu_max_pool2d},
+    layers::{Dropout, conv2d_relu_max_pool2d, linear},
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
     weights::WeightNames,
@@ -75,7 +75,7 @@ impl Model {
         let x = conv2d_relu_max_pool2d(&self.conv2, &self.pool, x); // [batch, 128, height / 4, width / 4]
         let x = self.resize.forward(x); // [batch, 128, 7, 7]
         let x = self.dropout.forward(x.flatten::<2>(1, 3)); // [batch, 128 * 7 * 7]
-        softmax(self.output.forward(x), 1) // [batch, classes]
+        softmax(linear(&self.output, x), 1) // [batch, classes]
     }
 }
 

@@ -5,11 +5,12 @@ use clap::{Parser, Subcommand};
 use kiln_engine::{
     checkpoint::Which,
     options::{
-        Compare, Compile, EXIT_STATUS, Export, Infer, Launch, Options, Serve, Test, at_least_one,
+        Compare, Compile, EXIT_STATUS, Export, FindLr, Infer, Launch, Options, Serve, Sweep, Test,
+        at_least_one,
     },
 };
 
-use crate::{model::Precision, strategy::DEFAULT_STRATEGY};
+use crate::strategy::DEFAULT_STRATEGY;
 
 /// Without a subcommand: train, then test.
 #[derive(Parser, Clone, Debug)]
@@ -18,6 +19,7 @@ use crate::{model::Precision, strategy::DEFAULT_STRATEGY};
 #[command(after_help = EXIT_STATUS)]
 // The defaults of this task; `--help` shows all options of the engine.
 #[command(mut_arg("strategy", |strategy| strategy.default_value(DEFAULT_STRATEGY)))]
+#[command(mut_arg("precision", |precision| precision.default_value("auto")))]
 #[command(mut_subcommand("infer", |infer| infer.mut_arg("files", |files| files.help("Files of text to score"))))]
 pub struct Args {
     #[command(subcommand)]
@@ -37,10 +39,6 @@ pub struct Args {
     /// Updates in which the step size grows; it then falls to a tenth until the last update.
     #[arg(long, global = true, value_name = "UPDATES", default_value_t = 50)]
     pub warm_up: usize,
-
-    /// In what the matrix products of the model are computed.
-    #[arg(long, global = true, value_enum, default_value_t = Precision::Auto)]
-    pub precision: Precision,
 
     /// Compute cheap activations again in the backward pass instead of keeping them.
     #[arg(long, global = true)]
@@ -65,6 +63,10 @@ pub enum Command {
     Serve(Serve),
     /// Compare runs: the options, program and data that differ, metrics and time.
     Compare(Compare),
+    /// Train with many values of options, on a grid or drawn at random, and rank the runs.
+    Sweep(Sweep),
+    /// Find a learning rate: train with a growing one, and draw the loss over it.
+    FindLr(FindLr),
 }
 
 /// What a trained model is used for.

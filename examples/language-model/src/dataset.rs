@@ -64,6 +64,10 @@ impl Collate for Batch {
             labels: from(1),
         })
     }
+
+    fn tokens(&self) -> Option<usize> {
+        Some(self.labels.shape().num_elements())
+    }
 }
 
 /// Creates the datasets and distributes them over the replicas of the strategy.

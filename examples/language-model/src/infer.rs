@@ -10,6 +10,7 @@ use kiln_engine::{
     checkpoint::{Checkpoints, Which},
     data::{Collate, Dataset},
     options::Infer,
+    precision::begin_inference,
     replica::visible_devices,
     report::predictions::predict_files,
 };
@@ -88,8 +89,9 @@ pub fn infer(args: &Args, options: &Use) -> Result<()> {
 /// The checkpoint cannot be used.
 fn load_model(args: &Args, checkpoint: &Which) -> Result<(Model, Device)> {
     let device = visible_devices().remove(0);
+    begin_inference(&args.options, &device)?;
     let checkpoint = Checkpoints::new::<Project>(&args.options).find(checkpoint)?;
-    let model = checkpoint.load_model(Model::new(args, &device)?)?;
+    let model = checkpoint.load_model(Model::new(args, &device))?;
     Ok((model.valid(), device))
 }
 

@@ -15,7 +15,7 @@ use burn::{
             sequential::SequentialLrSchedulerConfig,
         },
     },
-    tensor::{Device, FloatDType, Int, Tensor},
+    tensor::{Device, Int, Tensor},
 };
 use kiln_engine::{
     ModelAndOptimizer,
@@ -32,7 +32,6 @@ use crate::{
     dataset::{Batch, VOCABULARY},
 };
 use compute::Compute;
-pub use compute::Precision;
 pub use kernels::cross_entropy;
 use kernels::{causal_attention, create_layer_norm, layer_norm};
 
@@ -68,24 +67,22 @@ pub struct Model {
 }
 
 impl Model {
-    /// # Errors
-    /// The device does not compute in the precision that is asked for.
-    pub fn new(args: &Args, device: &Device) -> Result<Self> {
+    pub fn new(args: &Args, device: &Device) -> Self {
         let embedding = |rows| {
             EmbeddingConfig::new(rows, WIDTH)
                 .with_initializer(normal(DEVIATION))
                 .init(device)
         };
         let blocks = |count| (0..count).map(|_| Block::new(device)).collect();
-        Ok(Model {
+        Model {
             tokens: embedding(VOCABULARY),
             positions: embedding(args.context),
             lower: blocks(BLOCKS / 2),
             upper: blocks(BLOCKS - BLOCKS / 2),
             norm: create_layer_norm(WIDTH, device),
             head: linear(WIDTH, VOCABULARY, DEVIATION, device),
-            compute: Compute::new(args, device)?,
-        })
+            compute: Compute::new(args),
+        }
     }
 
     /// The bytes that the model sees at once.
@@ -158,7 +155,7 @@ impl Block {
         let x = x + self.attention.forward(normed, compute);
         let normed = layer_norm(&compute.layer(&self.hidden_norm), x.clone());
         let hidden = gelu(compute.linear(&self.hidden, normed)); // [batch, time, 4 * WIDTH]
-        x + compute.linear(&self.output, hidden).cast(FloatDType::F32)
+        x + compute.linear(&self.output, hidden)
     }
 }
 
@@ -182,7 +179,7 @@ impl Attention {
     fn forward(&self, x: Tensor<3>, compute: &Compute) -> Tensor<3> {
         let all = compute.linear(&self.input, x); // [batch, time, 3 * WIDTH]
         let mixed = causal_attention(all, HEADS); // [batch, time, WIDTH]
-        compute.linear(&self.output, mixed).cast(FloatDType::F32)
+        compute.linear(&self.output, mixed)
     }
 }
 
@@ -226,17 +223,18 @@ pub type Trainable = ModelAndOptimizer<Model>;
 /// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
-/// The device does not compute in the precision that is asked for, or the learning-rate schedule
-/// refuses its settings.
+/// The learning-rate schedule refuses its settings.
 pub fn create_model_and_optimizer(
     args: &Args,
     updates: usize,
     device: &Device,
 ) -> Result<Trainable> {
     device.seed(args.options.seed);
-    let model = Model::new(args, device)?;
-    if replica_context()?.rank() == 0 {
-        terminal::print(model.compute.describe());
+    let model = Model::new(args, device);
+    if let Some(line) = model.compute.describe()
+        && replica_context()?.rank() == 0
+    {
+        terminal::print(line);
     }
     let schedule = create_schedule(args, updates)?;
     let optimizer = ScheduledOptimizer::new(create_optimizer(), schedule);

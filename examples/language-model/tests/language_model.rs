@@ -43,7 +43,7 @@ fn args(options: &[&str]) -> Args {
 fn model() -> Model {
     let device = Device::flex();
     device.seed(1);
-    Model::new(&args(&["--context", "16"]), &device).unwrap()
+    Model::new(&args(&["--context", "16"]), &device)
 }
 
 /// The logits `[time, 256]` for each byte that follows one of `text`.

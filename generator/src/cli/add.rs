@@ -30,10 +30,10 @@ pub struct AddArgs {
     #[arg(required = true, value_name = "OPTION")]
     pub options: Vec<String>,
     /// Folder of the project.
-    #[arg(long, default_value = ".", value_name = "FOLDER")]
+    #[arg(long, default_value = ".", value_name = "FOLDER", value_parser = super::folder::PathParser)]
     pub path: PathBuf,
     /// Folder of your own template, as it was when the project was generated.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = super::folder::PathParser)]
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub renew: RenewArgs,
@@ -51,18 +51,18 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     let source = Source::of_record(&record, args.from.as_deref())?;
     let values = record.values(&source.template)?;
     let was = Answers::complete(&source.template, record.name.clone(), values.clone())?;
+    let added = resolve_all(&source.template, &was, &args.options)?;
     let mut wanted = values;
-    let mut added = Vec::new();
-    for given in &args.options {
-        let (key, value) = resolve(&source.template, &was, given)?;
-        added.push(format!("{key}={value}"));
-        wanted.insert(key, value);
-    }
+    wanted.extend(added.clone());
     let is = Answers::complete(&source.template, record.name.clone(), wanted)?;
-    let added = added.join(" ");
     if args.renew.format == Format::Text {
-        print(&format!("Adding {added} to `{}`\n", record.name.package()))?;
+        let name = record.name.package();
+        print(&format!("Adding {} to `{name}`\n", list(&added)))?;
+        for removed in removed(&was, &added) {
+            print(&format!("  {removed}\n"))?;
+        }
     }
+    let added = list(&added);
     let labels = Labels {
         mine: "yours",
         base: &source.label,
@@ -72,11 +72,49 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     renew(
         &mut project,
         &record,
-        &source.render(example, &was, &args.path)?,
-        &source.render(example, &is, &args.path)?,
+        (
+            &source.render(example, &was, &args.path)?,
+            &source.render(example, &is, &args.path)?,
+        ),
         labels,
+        format!("kiln add {added}"),
         &args.renew,
     )
+}
+
+fn list(values: &Values) -> String {
+    let values = values.iter().map(|(key, value)| format!("{key}={value}"));
+    values.collect::<Vec<_>>().join(" ")
+}
+
+/// The options and values that `given` denotes.
+///
+/// # Errors
+/// One denotes none, or two give an option different values.
+fn resolve_all(template: &Template, answers: &Answers, given: &[String]) -> Result<Values> {
+    let mut values = Values::new();
+    for (at, one) in given.iter().enumerate() {
+        let (key, value) = resolve(template, answers, one)?;
+        if values.get(&key).is_some_and(|other| *other != value) {
+            let mut before = given[..at].iter();
+            let is_key = |other: &&String| {
+                resolve(template, answers, other).is_ok_and(|(other, _)| other == key)
+            };
+            let other = before.find(is_key).map_or("", String::as_str);
+            return Err(values::two_values(&key, other, one));
+        }
+        values.insert(key, value);
+    }
+    Ok(values)
+}
+
+/// A line for each value that the new ones replace, unless it switched its option off.
+fn removed(was: &Answers, added: &Values) -> Vec<String> {
+    let replaced = added.iter().filter_map(|(key, value)| {
+        let old = was.get(key).filter(|old| *old != value && !is_off(old))?;
+        Some(format!("removes {key}={old}, which {key}={value} replaces"))
+    });
+    replaced.collect()
 }
 
 /// The option and value that `given` denotes.

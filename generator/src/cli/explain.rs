@@ -29,7 +29,7 @@ pub struct ExplainArgs {
     #[arg(value_name = "TODO-ID")]
     pub id: Option<String>,
     /// Folder of the project [default: the current folder if it is a project; otherwise the template]
-    #[arg(long, value_name = "PROJECT")]
+    #[arg(long, value_name = "PROJECT", value_parser = super::folder::PathParser)]
     pub path: Option<PathBuf>,
     /// Show the answer of this example [default: the most instructive one]
     #[arg(long, value_name = "EXAMPLE", requires = "id")]

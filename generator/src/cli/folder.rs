@@ -1,9 +1,16 @@
 //! A template in a folder, given by `--template`.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    env,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use crate::{
     error::{Error, Result},
+    project::place::resolved,
     template::{CONFIG_FILE, Template},
 };
 
@@ -14,6 +21,42 @@ const HOSTS: [(&str, &str); 4] = [
     ("bb:", "https://bitbucket.org/"),
     ("sr:", "https://git.sr.ht/~"),
 ];
+
+/// Parses a path. Shells replace `~` only at the start of an argument, so not in `--path=~/x`.
+pub(crate) fn path(given: &OsStr) -> Result<PathBuf> {
+    let path = Path::new(given);
+    let Ok(below) = path.strip_prefix("~") else {
+        return Ok(path.to_path_buf());
+    };
+    let home = env::home_dir().filter(|home| !home.as_os_str().is_empty());
+    let home = home.ok_or_else(|| {
+        Error::input("`~` has no meaning here: the home folder is unknown")
+            .help("write the whole path, or `./~` for a folder of this name")
+    })?;
+    Ok(home.join(below))
+}
+
+/// The parser of paths, for arguments.
+#[derive(Clone)]
+pub(crate) struct PathParser;
+
+impl TypedValueParser for PathParser {
+    type Value = PathBuf;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<PathBuf, clap::Error> {
+        // Clap tells that a value is missing.
+        let given = PathBufValueParser::new().parse_ref(command, arg, value)?;
+        path(given.as_os_str()).map_err(|error| {
+            let message = format!("{error}\n");
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, message).with_cmd(command)
+        })
+    }
+}
 
 /// The checked template in `folder`, or Kiln's own if none is given.
 ///
@@ -78,24 +121,4 @@ pub(crate) fn check_apart(template: &Path, destination: &Path) -> Result<()> {
         return Ok(());
     };
     Err(Error::input(message).help("give another folder with `--path`"))
-}
-
-/// The absolute path, with symbolic links resolved as far as the path exists.
-fn resolved(path: &Path) -> Result<PathBuf> {
-    let absolute =
-        std::path::absolute(path).map_err(|cause| Error::io("find the folder", path, cause))?;
-    let mut real = PathBuf::new();
-    for part in absolute.components() {
-        match part {
-            Component::ParentDir => {
-                real.pop();
-            }
-            Component::Normal(name) => {
-                real.push(name);
-                real = real.canonicalize().unwrap_or(real);
-            }
-            part => real.push(part),
-        }
-    }
-    Ok(real)
 }

@@ -10,6 +10,7 @@ mod explain;
 mod folder;
 mod llvm;
 mod man;
+mod merged;
 mod new;
 mod options;
 mod output;
@@ -23,6 +24,7 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal, Write},
     ops::Range,
+    path::Path,
     process::ExitCode,
 };
 
@@ -31,13 +33,16 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::error::{Error, Result, nearest};
+use crate::{
+    error::{Error, Result, nearest},
+    project::patches,
+};
 
 const EXIT_STATUS: &str = "\
 Exit status:
   0    success
   1    `todos --deny`: a TODO site is open; `check`: a check failed; `update`, `add`: a conflict
-       remains; `doctor`: the default strategy cannot be used here
+       or a patch remains; `doctor`: the default strategy cannot be used here
   2    invalid input: an argument, a name, an option, a values file or a folder
   3    the file system or another program failed; no partial changes remain
   4    the template is invalid
@@ -83,9 +88,16 @@ enum Command {
 
 /// Runs Kiln with the arguments of a process, including the program name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args: Vec<_> = args.into_iter().collect();
+    let args = help_of_help(args.into_iter().collect());
     match Cli::try_parse_from(&args) {
-        Ok(cli) => dispatch(&cli.command).unwrap_or_else(fail),
+        Ok(cli) => {
+            let status = dispatch(&cli.command).unwrap_or_else(fail);
+            // Every command tells what an update left, until it is dealt with.
+            if let Some(left) = project_of(&cli.command).and_then(patches::told) {
+                output::note(&left);
+            }
+            status
+        }
         Err(mut error) => {
             suggest_subcommand(&mut error);
             let status = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -96,6 +108,19 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             print_help(&error).map_or_else(fail, |()| status)
         }
     }
+}
+
+/// Clap's `help` takes no `--help`: `help new --help` becomes `help new`, and `help --help` becomes
+/// `help help`.
+fn help_of_help(mut args: Vec<OsString>) -> Vec<OsString> {
+    let is_flag = |arg: &OsString| arg == "--help" || arg == "-h";
+    if args.get(1).is_some_and(|arg| arg == "help") && args.iter().skip(2).any(is_flag) {
+        args.retain(|arg| !is_flag(arg));
+        if args.len() == 2 {
+            args.push("help".into());
+        }
+    }
+    args
 }
 
 /// Adds the nearest subcommand if clap suggests none.
@@ -220,6 +245,18 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     }
 }
 
+/// The folder of the project that a command concerns, if any.
+fn project_of(command: &Command) -> Option<&Path> {
+    match command {
+        Command::Todos(args) => Some(&args.path),
+        Command::Update(args) => Some(&args.path),
+        Command::Add(args) => Some(&args.path),
+        Command::Check(args) => Some(&args.path),
+        Command::Explain(args) => Some(args.path.as_deref().unwrap_or(Path::new("."))),
+        _ => None,
+    }
+}
+
 /// Prints an error; returns its exit status.
 fn fail(error: Error) -> ExitCode {
     report(&error);
@@ -227,8 +264,9 @@ fn fail(error: Error) -> ExitCode {
 }
 
 fn report(error: &Error) {
-    let terminal = io::stderr().is_terminal();
-    let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let is_terminal = io::stderr().is_terminal();
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let color = is_terminal && wanted && !terminal::is_dumb();
     // A failure to write it cannot be reported.
     let _ = write!(io::stderr(), "{}", error.draw(color));
 }

@@ -30,7 +30,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct OptionsArgs {
     /// List the options of the template in this folder instead of Kiln's own.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = super::folder::PathParser)]
     pub template: Option<PathBuf>,
 }
 

@@ -3,31 +3,34 @@
 
 use std::{
     collections::BTreeSet,
-    fmt::Write as _,
-    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::Args;
-use serde_json::json;
 
-use super::output::{Format, note, print};
+use super::{
+    merged::{Outcome, json, report},
+    output::{Format, note, print},
+};
 use crate::{
     display::slashed,
     error::{Error, Result},
     project::{
-        check_way,
+        Git, ask_git,
         engine::{ENGINE_FOLDER, with_untouched_engine},
         git,
-        merge::{Fate, Labels, MergedFile, Mine, merge},
+        merge::{Labels, MergedFile},
         overlay::render_example,
-        record::Record,
+        patches,
+        pending::{self, Pending},
+        record::{RECORD_FILE, Record},
+        renewal::{merge_project, refuse_markers},
         todo::{SITES_FILE, parse_sites},
-        transaction::{self, Transaction},
+        transaction::{self, Change, Transaction},
     },
     render::Rendered,
-    template::{Template, answers::Answers, example::Example, history::Release, is_executable},
+    template::{Template, answers::Answers, example::Example, history::Release},
 };
 
 /// Common arguments of `kiln update` and `kiln add`.
@@ -57,8 +60,27 @@ pub(crate) struct Project<'p> {
 
 impl<'p> Project<'p> {
     /// Locks the project in `folder`, unless in a dry run.
+    ///
+    /// # Errors
+    /// The folder has no project or one with an update that is not ended, or another process
+    /// changes it.
     pub fn open(folder: &'p Path, args: &RenewArgs) -> Result<Self> {
-        if !check_is_project(folder)? && args.dry_run {
+        let project = Self::lock(folder, args.dry_run)?;
+        if let Some(pending) = Pending::read(folder)? {
+            if !args.dry_run {
+                mark(&pending, folder);
+            }
+            return Err(pending.error(folder, &pending.markers(folder)));
+        }
+        Ok(project)
+    }
+
+    /// Locks the project in `folder`, even if an update is not ended.
+    ///
+    /// # Errors
+    /// The folder has no project, or another process changes it.
+    pub fn lock(folder: &'p Path, dry_run: bool) -> Result<Self> {
+        if !check_is_project(folder)? && dry_run {
             let message = format!(
                 "an interrupted run of Kiln left `{}` partially changed",
                 folder.display()
@@ -67,16 +89,32 @@ impl<'p> Project<'p> {
                 "run the command without `--dry-run`, which first rolls back the partial changes";
             return Err(Error::input(message).help(help));
         }
-        let transaction = (!args.dry_run)
-            .then(|| Transaction::begin(folder))
-            .transpose()?;
+        let transaction = (!dry_run).then(|| Transaction::begin(folder)).transpose()?;
         if transaction.as_ref().is_some_and(Transaction::has_undone) {
             note("note: rolled back the partial changes of an interrupted run");
+        }
+        if transaction.is_some() {
+            pending::sweep(folder)?;
+            patches::sweep(folder);
         }
         Ok(Self {
             folder,
             transaction,
         })
+    }
+
+    /// The lock; `None` in a dry run.
+    pub fn into_transaction(self) -> Option<Transaction> {
+        self.transaction
+    }
+}
+
+/// Writes conflicts into Git's index.
+fn mark(pending: &Pending, folder: &Path) {
+    if let Err(complaint) = pending.mark(folder) {
+        note(&format!(
+            "note: Git does not show the conflicts, as it cannot write its index: {complaint}"
+        ));
     }
 }
 
@@ -151,45 +189,81 @@ impl Source {
 }
 
 /// Merges the difference of two renderings into a project and prints the outcome. An engine whose
-/// hash matches `record` is replaced as a whole.
+/// hash matches `record` is replaced as a whole. Messages name the change `command`.
 ///
 /// # Errors
-/// A path is blocked, an edited file is not committed, or the file system fails.
+/// A path is blocked, an edited file is not committed, conflicts are left from before, or the file
+/// system fails.
 pub(crate) fn renew(
     project: &mut Project<'_>,
     record: &Record,
-    base: &Rendered<'_>,
-    new: &Rendered<'_>,
+    (base, new): (&Rendered<'_>, &Rendered<'_>),
     labels: Labels<'_>,
+    command: String,
     args: &RenewArgs,
 ) -> Result<ExitCode> {
+    refuse_markers(project.folder, base, new)?;
     let untouched = match &record.engine {
         Some(hash) => with_untouched_engine(base, new, project.folder, hash)?,
         None => None,
     };
     let start = untouched.as_ref().unwrap_or(base);
-    let merged = merge(start, new, labels, |path| read(project.folder, path))?;
+    let merged = merge_project(project.folder, start, new, labels)?;
     if !args.allow_dirty {
         refuse_uncommitted(project.folder, &merged)?;
     }
-    if let Some(transaction) = project.transaction.take() {
-        let changes: Vec<_> = merged
-            .iter()
-            .filter_map(|file| file.change.clone())
-            .collect();
-        transaction.apply(&changes, &[])?;
+    if let Some(transaction) = project.transaction.take()
+        && !merged.is_empty()
+    {
+        refuse_unmerged(project.folder)?;
+        let pending = Pending::of(command, project.folder, &merged, start, new);
+        write(transaction, &merged, pending.as_ref())?;
+        if let Some(pending) = pending {
+            mark(&pending, project.folder);
+        }
     }
     match args.format {
         Format::Text => {
             if record.engine.is_some() && untouched.is_none() && concerns_engine(&merged) {
                 print(ENGINE_MERGED)?;
             }
-            print(&report(&merged, &new_sites(base, new), args.dry_run))?;
+            print(&report(&Outcome {
+                merged: &merged,
+                sites: &new_sites(base, new),
+                project: project.folder,
+                dry_run: args.dry_run,
+            }))?;
         }
         Format::Json => print(&format!("{}\n", json(&merged, args.dry_run)))?,
     }
     let left = merged.iter().any(|file| file.fate.needs_a_look());
+    let left = left || !patches::left(project.folder).is_empty();
     Ok(ExitCode::from(u8::from(left)))
+}
+
+/// Writes all changes. The record is written last: while it is the old one, an update merges what
+/// is missing.
+fn write(transaction: Transaction, merged: &[MergedFile], pending: Option<&Pending>) -> Result<()> {
+    let changes = merged.iter().flat_map(MergedFile::changes);
+    let mut changes: Vec<Change> = changes.cloned().collect();
+    changes.sort_by_key(|change| change.path == Path::new(RECORD_FILE));
+    if let Some(pending) = pending {
+        let mut saved = pending.saved(&changes)?;
+        saved.append(&mut changes);
+        changes = saved;
+    }
+    transaction.apply(&changes, &[])
+}
+
+/// Refuses a project in the middle of a merge of Git's.
+fn refuse_unmerged(project: &Path) -> Result<()> {
+    let unmerged = git::unmerged(project);
+    let Some(first) = unmerged.first() else {
+        return Ok(());
+    };
+    let message = format!("Git lists unmerged files, such as `{}`", slashed(first));
+    Err(Error::unresolved(message)
+        .help("resolve them and `git add` them, or abort the merge; nothing was changed"))
 }
 
 fn concerns_engine(merged: &[MergedFile]) -> bool {
@@ -197,34 +271,26 @@ fn concerns_engine(merged: &[MergedFile]) -> bool {
     files.any(|file| file.path.starts_with(ENGINE_FOLDER))
 }
 
-/// Reads a file of the project, which must be one that Kiln may write.
-fn read(project: &Path, path: &Path) -> Result<Option<Mine>> {
-    if !check_way(project, path, false)? {
-        return Ok(None);
-    }
-    let place = project.join(path);
-    let failed = |cause: io::Error| Error::io("read", &place, cause);
-    Ok(Some(Mine {
-        contents: fs::read(&place).map_err(failed)?,
-        executable: is_executable(&fs::metadata(&place).map_err(failed)?),
-    }))
-}
-
 /// Refuses to change an edited file whose changes are not committed. Unedited files can be rendered again.
 fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
     let edited = merged
         .iter()
         .filter(|file| file.edited && file.change.is_some());
-    let edited: Vec<&Path> = edited.map(|file| file.path.as_path()).collect();
+    let edited: Vec<&Path> = edited.map(MergedFile::was_at).collect();
     if edited.is_empty() {
         return Ok(());
     }
+    let all = || edited.iter().map(|path| path.to_path_buf()).collect();
     let (files, why) = match uncommitted(project, &edited) {
-        Some(files) if files.is_empty() => return Ok(()),
-        Some(files) => (files, "your changes are not committed to git:"),
-        None => (
-            edited.iter().map(|path| path.to_path_buf()).collect(),
-            "your changes are not in a git repository:",
+        Ok(files) if files.is_empty() => return Ok(()),
+        Ok(files) => (files, "your changes are not committed to git:".to_owned()),
+        Err(Git::Refused(said)) => (
+            all(),
+            format!("git cannot tell whether your changes are committed ({said}):"),
+        ),
+        Err(_) => (
+            all(),
+            "your changes are not in a git repository:".to_owned(),
         ),
     };
     let first: Vec<_> = files
@@ -245,10 +311,10 @@ fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
     ))
 }
 
-/// The files that are untracked or modified in git; `None` outside a repository.
-fn uncommitted(project: &Path, files: &[&Path]) -> Option<Vec<PathBuf>> {
+/// The files that are untracked or modified in git; or what git answers instead.
+fn uncommitted(project: &Path, files: &[&Path]) -> std::result::Result<Vec<PathBuf>, Git> {
     // `git status` compares only files that `ls-files` lists as `H`; others can be hidden from it.
-    let listed = git(project, &["ls-files", "-v", "-z", "--"], files)?;
+    let listed = ask_git(project, &["ls-files", "-v", "-z", "--"], files).output()?;
     let listed: BTreeSet<&str> = listed
         .split('\0')
         .filter_map(|entry| entry.strip_prefix("H "))
@@ -258,12 +324,12 @@ fn uncommitted(project: &Path, files: &[&Path]) -> Option<Vec<PathBuf>> {
         .filter(|path| !listed.contains(slashed(path).as_str()));
     let unlisted: Vec<PathBuf> = unlisted.map(|path| path.to_path_buf()).collect();
     if !unlisted.is_empty() {
-        return Some(unlisted);
+        return Ok(unlisted);
     }
     let options = ["status", "--porcelain", "-z", "--no-renames", "--"];
-    let status = git(project, &options, files)?;
+    let status = ask_git(project, &options, files).output()?;
     let changed = status.split('\0').filter_map(|entry| entry.get(3..));
-    Some(changed.map(PathBuf::from).collect())
+    Ok(changed.map(PathBuf::from).collect())
 }
 
 /// The new TODO sites with their files.
@@ -277,91 +343,4 @@ fn new_sites(base: &Rendered<'_>, new: &Rendered<'_>) -> Vec<(String, String)> {
     new.filter(|site| !known.contains(&site.id))
         .map(|site| (site.id, site.file))
         .collect()
-}
-
-/// The outcome for a file, as a word and a sentence.
-fn words(fate: Fate) -> (&'static str, String) {
-    let sentence = |text: &str| text.to_owned();
-    match fate {
-        Fate::Added => ("added", String::new()),
-        Fate::Replaced => ("replaced", String::new()),
-        Fate::Merged => ("merged", sentence("your changes and the template's")),
-        Fate::Conflict(1) => ("conflict", sentence("1 place, marked <<<<<<< and >>>>>>>")),
-        Fate::Conflict(count) => (
-            "conflict",
-            format!("{count} places, marked <<<<<<< and >>>>>>>"),
-        ),
-        Fate::Removed => ("removed", String::new()),
-        Fate::Binary => (
-            "conflict",
-            sentence("binary: your version is kept; the template's differs"),
-        ),
-        Fate::Orphan => (
-            "kept",
-            sentence("removed from the template, but you changed the file"),
-        ),
-        Fate::Absent => (
-            "left out",
-            sentence("changed in the template, but you removed the file"),
-        ),
-    }
-}
-
-fn report(merged: &[MergedFile], sites: &[(String, String)], dry_run: bool) -> String {
-    if merged.is_empty() {
-        return "Nothing to change: the project is up to date.\n".to_owned();
-    }
-    let width = merged
-        .iter()
-        .map(|file| slashed(&file.path).chars().count());
-    let width = width.max().unwrap_or(0);
-    let mut text = String::new();
-    for file in merged {
-        let (word, sentence) = words(file.fate);
-        let path = slashed(&file.path);
-        let line = format!("  {word:8}  {path:width$}  {sentence}");
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
-    if !sites.is_empty() {
-        text.push_str("\nNew TODO sites:\n");
-    }
-    for (id, file) in sites {
-        let _ = writeln!(text, "  {id}  {file}");
-    }
-    let conflicts = merged
-        .iter()
-        .filter(|file| file.fate.needs_a_look())
-        .count();
-    text.push('\n');
-    text.push_str(match (dry_run, conflicts) {
-        (true, _) => "Dry run: nothing was changed.\n",
-        (false, 0) => {
-            "Next:\n  cargo test    # the contract tests\n  git diff      # what changed\n"
-        }
-        (false, _) => {
-            "Next: choose a side at every <<<<<<< and delete the markers, then run `cargo test`.\n"
-        }
-    });
-    text
-}
-
-fn json(merged: &[MergedFile], dry_run: bool) -> serde_json::Value {
-    let files: Vec<_> = merged
-        .iter()
-        .map(|file| {
-            json!({
-                "path": slashed(&file.path),
-                "fate": match file.fate {
-                    Fate::Conflict(_) => "conflict",
-                    Fate::Binary => "binary",
-                    fate => words(fate).0,
-                },
-                "conflicts": match file.fate {
-                    Fate::Conflict(count) => count,
-                    _ => 0,
-                },
-            })
-        })
-        .collect();
-    json!({ "dry_run": dry_run, "files": files })
 }

@@ -22,7 +22,7 @@ const LEFT: u8 = 1;
 #[derive(Debug, Args)]
 pub struct TodosArgs {
     /// Folder of the project.
-    #[arg(default_value = ".")]
+    #[arg(default_value = ".", value_parser = super::folder::PathParser)]
     pub path: PathBuf,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]

@@ -9,26 +9,45 @@ use super::{
     renew::{Project, RenewArgs, Source, renew},
 };
 use crate::{
-    error::Result,
-    project::{merge::Labels, record::Record},
+    display::{counted, files},
+    error::{Error, Result},
+    project::{merge::Labels, pending::Pending, record::Record},
     template::{answers::Answers, history::Release, values},
 };
+
+/// The arguments that `--continue` and `--abort` do not go with.
+const ALONE: [&str; 6] = [
+    "define",
+    "from",
+    "template",
+    "dry_run",
+    "allow_dirty",
+    "format",
+];
 
 /// Arguments of `kiln update`.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// Folder of the project.
-    #[arg(default_value = ".")]
+    #[arg(default_value = ".", value_parser = super::folder::PathParser)]
     pub path: PathBuf,
     /// Set an option that is new in the template.
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
     /// Folder of your own template, as it was when the project was generated.
-    #[arg(long, value_name = "FOLDER", requires = "template")]
+    #[arg(long, value_name = "FOLDER", requires = "template", value_parser = super::folder::PathParser)]
     pub from: Option<PathBuf>,
     /// Folder of your own template, as it is now.
-    #[arg(long, value_name = "FOLDER", requires = "from")]
+    #[arg(long, value_name = "FOLDER", requires = "from", value_parser = super::folder::PathParser)]
     pub template: Option<PathBuf>,
+    /// End an update or addition with conflicts, if no conflict markers are left, and mark them as
+    /// resolved in Git.
+    #[arg(long = "continue", conflicts_with_all = ALONE)]
+    pub go_on: bool,
+    /// Restore all files as they were before an update or addition with conflicts, with edits that
+    /// were not committed; drops what was edited in these files since.
+    #[arg(long, conflicts_with_all = ALONE, conflicts_with = "go_on")]
+    pub abort: bool,
     #[command(flatten)]
     pub renew: RenewArgs,
 }
@@ -39,6 +58,9 @@ pub struct UpdateArgs {
 /// The folder has no Kiln project, or its template is unknown; an option is invalid; or an error of
 /// [`renew`].
 pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
+    if args.go_on || args.abort {
+        return finish(args);
+    }
     let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
     let base = Source::of_record(&record, args.from.as_deref())?;
@@ -74,9 +96,37 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
     renew(
         &mut project,
         &record,
-        &base.render(example, &was, &args.path)?,
-        &new.render(example, &is, &args.path)?,
+        (
+            &base.render(example, &was, &args.path)?,
+            &new.render(example, &is, &args.path)?,
+        ),
         labels,
+        "kiln update".to_owned(),
         &args.renew,
     )
+}
+
+/// Ends or undoes an update with conflicts.
+fn finish(args: &UpdateArgs) -> Result<ExitCode> {
+    let project = Project::lock(&args.path, false)?;
+    let (Some(pending), Some(transaction)) =
+        (Pending::read(&args.path)?, project.into_transaction())
+    else {
+        let message = format!("`{}` has no update with conflicts", args.path.display());
+        return Err(Error::input(message).help(
+            "`--continue` and `--abort` end an update or addition that left conflicts; to undo \
+             another, use Git",
+        ));
+    };
+    let name = &pending.command;
+    if args.abort {
+        let count = files(pending.abort(&args.path, transaction)?);
+        print(&format!("Undid `{name}`: restored {count}.\n"))?;
+    } else {
+        let count = counted(pending.end(&args.path, transaction)?, "file");
+        print(&format!(
+            "Ended `{name}`: {count} resolved.\n\nNext:\n  cargo test    # the contract tests\n"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

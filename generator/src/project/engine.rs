@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::git;
+use super::{Git, ask_git};
 use crate::{
     display::slashed,
     error::{Error, Result},
@@ -28,7 +28,6 @@ pub fn engine_hash(rendered: &Rendered<'_>) -> String {
 /// With this merge base, a merge finds no edits in the engine and replaces all of it.
 ///
 /// # Errors
-/// The file system fails.
 /// The file system fails.
 pub(crate) fn with_untouched_engine<'t>(
     base: &Rendered<'t>,
@@ -131,12 +130,14 @@ fn read(project: &Path, entry: Entry, base: &Rendered<'_>) -> Result<RenderedFil
 /// The files of the engine that git ignores; empty outside a repository.
 fn ignored(project: &Path) -> BTreeSet<PathBuf> {
     let options = ["ls-files", "--others", "--ignored", "--exclude-standard"];
-    let listed = git(
+    let listed = ask_git(
         project,
         &[&options[..], &["-z", "--"]].concat(),
         &[Path::new(ENGINE_FOLDER)],
     );
-    let listed = listed.unwrap_or_default();
+    let Git::Output(listed) = listed else {
+        return BTreeSet::new();
+    };
     let paths = listed.split('\0').filter(|path| !path.is_empty());
     paths.map(PathBuf::from).collect()
 }

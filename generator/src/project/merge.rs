@@ -9,14 +9,16 @@ use std::{
 
 use diffy::{ConflictStyle, IncompleteHunkStyle, MergeOptions};
 
-use super::{record::RECORD_FILE, transaction::Change};
+use super::{
+    markers::{label, marker_length},
+    record::RECORD_FILE,
+    todo,
+    transaction::Change,
+};
 use crate::{
     error::Result,
     render::{Rendered, RenderedFile},
 };
-
-/// Default length of conflict markers.
-const MARKER: usize = 7;
 
 /// The outcome of a merge for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +37,20 @@ pub enum Fate {
     Binary,
     /// The new template does not have the file, but the user edited it; it is kept.
     Orphan,
-    /// The new template changed the file, but the user removed it; it stays removed.
+    /// The new template changed the file, but the user removed it; it stays removed, and the change
+    /// is kept as a patch.
     Absent,
 }
 
 impl Fate {
-    /// Whether the user must resolve a conflict.
-    pub fn needs_a_look(self) -> bool {
+    /// Whether both sides changed the file in ways that do not go together.
+    pub fn is_conflict(self) -> bool {
         matches!(self, Fate::Conflict(_) | Fate::Binary)
+    }
+
+    /// Whether the user must do something about the file.
+    pub fn needs_a_look(self) -> bool {
+        self.is_conflict() || self == Fate::Absent
     }
 }
 
@@ -57,6 +65,56 @@ pub struct MergedFile {
     pub edited: bool,
     /// The change to write, if any.
     pub change: Option<Change>,
+    /// Where the file was, if it is not where the template had it.
+    pub moved: Option<Moved>,
+    /// The file that keeps the template's change, if the project has no place for it.
+    pub patch: Option<PathBuf>,
+    /// Changes of other files that come with it.
+    pub also: Vec<Change>,
+}
+
+/// How a file was moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Moved {
+    /// The user has it elsewhere than the template, which has it at this path.
+    Elsewhere(PathBuf),
+    /// The template moved it, and the user's file follows from this path.
+    From(PathBuf),
+}
+
+impl MergedFile {
+    pub(crate) fn new(path: PathBuf, fate: Fate, edited: bool, change: Option<Change>) -> Self {
+        Self {
+            path,
+            fate,
+            edited,
+            change,
+            moved: None,
+            patch: None,
+            also: Vec::new(),
+        }
+    }
+
+    /// The path in the new template.
+    pub(crate) fn template_path(&self) -> &Path {
+        match &self.moved {
+            Some(Moved::Elsewhere(path)) => path,
+            _ => &self.path,
+        }
+    }
+
+    /// The place of the user's file, before the merge.
+    pub(crate) fn was_at(&self) -> &Path {
+        match &self.moved {
+            Some(Moved::From(old)) => old,
+            _ => &self.path,
+        }
+    }
+
+    /// All changes to write.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.change.iter().chain(&self.also)
+    }
 }
 
 /// A file of the project.
@@ -104,16 +162,14 @@ pub fn merge(
             let contents =
                 contents.map(|bytes| bytes.map(|bytes| (bytes.into_owned(), executable)));
             let is_edited = |mine: &Mine| base.is_none_or(|base| !is(mine, base));
-            merged.push(MergedFile {
+            let edited = mine.as_ref().is_some_and(is_edited);
+            let change = contents.map(|contents| Change {
                 path: path.to_path_buf(),
-                fate,
-                edited: mine.as_ref().is_some_and(is_edited),
-                change: contents.map(|contents| Change {
-                    path: path.to_path_buf(),
-                    was: mine.map(|mine| mine.contents),
-                    contents,
-                }),
+                was: mine.map(|mine| mine.contents),
+                contents,
+                mode: None,
             });
+            merged.push(MergedFile::new(path.to_path_buf(), fate, edited, change));
         }
     }
     Ok(merged)
@@ -144,10 +200,42 @@ fn merge_file<'a>(
         (Some(base), Some(_), Some(mine)) if is(mine, base) => Some((Fate::Replaced, Some(taken))),
         (base, Some(new), Some(mine)) => {
             let base = base.map_or(&[][..], |base| &*base.contents);
-            let (fate, bytes) = merge_contents(base, &mine.contents, &new.contents, labels);
+            let done = done_sites(path, base, &mine.contents);
+            let [base, new] = [base, &new.contents].map(|text| without(path, text, &done));
+            let (fate, bytes) = merge_contents(&base, &mine.contents, &new, labels);
             Some((fate, bytes.map(|bytes| Some(Cow::Owned(bytes)))))
         }
     }
+}
+
+/// The TODO sites whose markers and notes the user deleted.
+fn done_sites(path: &Path, base: &[u8], mine: &[u8]) -> Vec<String> {
+    let (Ok(base), Ok(mine)) = (str::from_utf8(base), str::from_utf8(mine)) else {
+        return Vec::new();
+    };
+    let file = path.to_string_lossy();
+    let lines: Vec<&str> = base.lines().collect();
+    let kept: BTreeSet<&str> = mine.lines().collect();
+    let mut sites = todo::marked_sites(&file, base);
+    sites.retain(|site| {
+        let marked = todo::marked_lines(&file, &lines, site).unwrap_or_default();
+        let is_open = todo::marked_sites(&file, mine).contains(site);
+        !is_open && !lines[marked].iter().any(|line| kept.contains(line))
+    });
+    sites
+}
+
+/// A text of the template without the markers of some sites: new words in a marker that the user
+/// deleted are no conflict.
+fn without<'t>(path: &Path, text: &'t [u8], sites: &[String]) -> Cow<'t, [u8]> {
+    let Ok(mut stripped) = str::from_utf8(text).map(str::to_owned) else {
+        return Cow::Borrowed(text);
+    };
+    let file = path.to_string_lossy();
+    for site in sites {
+        stripped = todo::without_marker(&file, &stripped, site).unwrap_or(stripped);
+    }
+    Cow::Owned(stripped.into_bytes())
 }
 
 /// Merges the contents of one file; `None` leaves the file unchanged.
@@ -198,47 +286,6 @@ fn merge_lines(base: &str, mine: &str, new: &str, labels: Labels<'_>) -> (Fate, 
             (Fate::Conflict(count), text)
         }
     }
-}
-
-/// A length of conflict markers with which no line of the texts starts.
-fn marker_length(texts: &[&str]) -> usize {
-    let lines = texts.iter().flat_map(|text| text.lines());
-    let longest = lines.filter_map(|line| {
-        let first = line.chars().next().filter(|c| "<|=>".contains(*c))?;
-        Some(line.chars().take_while(|c| *c == first).count())
-    });
-    longest
-        .filter(|length| *length >= MARKER)
-        .max()
-        .map_or(MARKER, |longest| longest + 1)
-}
-
-/// Counts the conflicts in a text and puts the labels into its markers.
-fn label(marked: &str, length: usize, labels: Labels<'_>) -> (usize, String) {
-    let mut text = String::with_capacity(marked.len());
-    let mut count = 0;
-    for line in marked.split_inclusive('\n') {
-        let first = line.chars().next().filter(|c| "<|>".contains(*c));
-        let run = first.map_or(0, |first| line.chars().take_while(|c| *c == first).count());
-        let label = match first {
-            _ if run != length => None,
-            Some('<') => Some(labels.mine),
-            Some('|') => Some(labels.base),
-            Some('>') => Some(labels.new),
-            _ => None,
-        };
-        match label {
-            None => text.push_str(line),
-            Some(label) => {
-                count += usize::from(line.starts_with('<'));
-                text.push_str(&line[..length]);
-                text.push(' ');
-                text.push_str(label);
-                text.push_str(&line[line.trim_end_matches(['\r', '\n']).len()..]);
-            }
-        }
-    }
-    (count, text)
 }
 
 fn is_crlf(text: &str) -> bool {
@@ -366,6 +413,27 @@ mod tests {
             Some("a\nb\nc\nd\nE\n"),
         );
         assert_eq!((fate, &*text), (Some(Fate::Merged), "A\nb\nc\nd\nE\n"));
+    }
+
+    #[test]
+    fn a_marker_that_the_user_deleted_is_no_conflict() {
+        let text = |marker: &str| format!("a\nx\ny\n{marker}b\nc\n");
+        let site = |words: &str| text(&format!("// TODO(model.split): {words}\n//   Now: x\n"));
+        let file = |contents: &str| RenderedFile {
+            path: "a.rs".into(),
+            contents: Cow::Owned(contents.as_bytes().to_vec()),
+            executable: false,
+        };
+        let mine = Mine {
+            contents: text("").replace('b', "mine").into_bytes(),
+            executable: false,
+        };
+        let (base, new) = (file(&site("old")), file(&site("new").replace('a', "A")));
+        let path = Path::new("a.rs");
+        let merged = merge_file(path, Some(&base), Some(&new), Some(&mine), LABELS);
+        let (fate, written) = merged.unwrap();
+        assert_eq!(fate, Fate::Merged);
+        assert_eq!(&*written.unwrap().unwrap(), b"A\nx\ny\nmine\nc\n");
     }
 
     #[test]

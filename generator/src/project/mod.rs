@@ -3,14 +3,25 @@
 
 pub mod engine;
 pub mod explain;
+pub(crate) mod git;
+mod markers;
 pub mod merge;
+pub(crate) mod moves;
+mod operations;
 pub mod overlay;
+pub(crate) mod patches;
+pub(crate) mod pending;
+pub(crate) mod place;
 pub mod record;
+pub(crate) mod renewal;
+mod repository;
 mod source;
 pub mod todo;
 pub mod transaction;
 pub(crate) mod tree;
+pub mod workspace;
 mod writing;
 
-pub use writing::{WriteOptions, Written, check_destination, plan, write};
-pub(crate) use writing::{check_way, git};
+pub(crate) use repository::{Git, ask_git};
+pub(crate) use writing::check_way;
+pub use writing::{WriteOptions, Written, check_destination, check_free, plan, write};

@@ -1,10 +1,11 @@
 //! The open TODO sites of a project: its `TODO(id)` markers, compared with the list of all sites.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, ops::Range, path::Path};
 
 use ignore::WalkBuilder;
 use serde::Serialize;
 
+use super::{patches, pending};
 use crate::{
     display::slashed,
     document::{Document, Place},
@@ -16,7 +17,7 @@ pub const SITES_FILE: &str = "todos.toml";
 /// The start of a marker.
 const MARKER: &str = "TODO(";
 /// Folders in a project that have no sources.
-const SKIPPED: [&str; 3] = [".git", "target", "runs"];
+const SKIPPED: [&str; 5] = [".git", "target", "runs", patches::FOLDER, pending::FOLDER];
 const SITE_KEYS: &[&str] = &["id", "file", "what", "now", "test"];
 
 /// A TODO site: a place that a new task may have to change.
@@ -286,6 +287,16 @@ pub fn scan_text(file: &str, text: &str, scan: &mut Scan) {
 /// The text of a file without the marker of site `id` and its notes; `None` if it has no such marker.
 pub fn without_marker(file: &str, text: &str, id: &str) -> Option<String> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let marked = marked_lines(file, &lines, id)?;
+    Some(
+        [&lines[..marked.start], &lines[marked.end..]]
+            .concat()
+            .concat(),
+    )
+}
+
+/// The lines of the marker of site `id` and its notes.
+pub(crate) fn marked_lines(file: &str, lines: &[&str], id: &str) -> Option<Range<usize>> {
     let (at, leader) = lines.iter().enumerate().find_map(|(at, line)| {
         let leader = leaders(file).iter().find(|leader| {
             let rest = marker(line, leader).and_then(|rest| rest.split_once(')'));
@@ -295,8 +306,17 @@ pub fn without_marker(file: &str, text: &str, id: &str) -> Option<String> {
     })?;
     let notes = lines[at + 1..].iter();
     let notes = notes.take_while(|line| continuation(leader, line).is_some());
-    let end = at + 1 + notes.count();
-    Some([&lines[..at], &lines[end..]].concat().concat())
+    Some(at..at + 1 + notes.count())
+}
+
+/// The ids of the markers in a text, in order.
+pub(crate) fn marked_sites(file: &str, text: &str) -> Vec<String> {
+    let leaders = leaders(file);
+    let id = |line: &str| {
+        let rest = leaders.iter().find_map(|leader| marker(line, leader))?;
+        Some(rest.split_once(')')?.0.to_owned())
+    };
+    text.lines().filter_map(id).collect()
 }
 
 /// The text after `TODO(`, if a comment starts with it.

@@ -6,12 +6,15 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    io,
     path::{Component, Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 
+use super::operations::{self, set_mode, write_new};
 use crate::{
     display::sha256,
     error::{Error, Result},
@@ -32,6 +35,30 @@ pub struct Change {
     pub was: Option<Vec<u8>>,
     /// The new contents and executable bit; `None` removes the file.
     pub contents: Option<(Vec<u8>, bool)>,
+    /// The exact permissions of the new file on Unix; by default, those of the old file.
+    pub mode: Option<u32>,
+}
+
+impl Change {
+    /// A new file.
+    pub(crate) fn added(path: PathBuf, contents: Vec<u8>) -> Self {
+        Self {
+            path,
+            was: None,
+            contents: Some((contents, false)),
+            mode: None,
+        }
+    }
+
+    /// The removal of a file with these contents.
+    pub(crate) fn removed(path: PathBuf, was: Vec<u8>) -> Self {
+        Self {
+            path,
+            was: Some(was),
+            contents: None,
+            mode: None,
+        }
+    }
 }
 
 /// An entry of the journal. Its index is the file name in the hidden folders.
@@ -117,7 +144,8 @@ impl Transaction {
     /// The file system fails.
     pub fn workplace(&self) -> Result<PathBuf> {
         let path = self.place.join("work");
-        fs::create_dir(&path).map_err(|cause| Error::io("create the folder", &path, cause))?;
+        operations::create_dir(&path)
+            .map_err(|cause| Error::io("create the folder", &path, cause))?;
         Ok(path)
     }
 
@@ -146,7 +174,8 @@ impl Transaction {
     fn prepare(&self, changes: &[Change], folders: &[PathBuf]) -> Result<Journal> {
         for folder in ["new", "old"] {
             let path = self.place.join(folder);
-            fs::create_dir(&path).map_err(|cause| Error::io("create the folder", &path, cause))?;
+            operations::create_dir(&path)
+                .map_err(|cause| Error::io("create the folder", &path, cause))?;
         }
         let mut journal = Journal {
             entries: Vec::new(),
@@ -164,8 +193,9 @@ impl Transaction {
                 return Err(changed_meanwhile(&target));
             }
             if let Some((bytes, executable)) = &change.contents {
-                let mode = old.then(|| self.old(at));
-                write_new(&self.fresh(at), bytes, *executable, mode.as_deref())
+                let like = old.then(|| self.old(at));
+                write_new(&self.fresh(at), bytes, *executable, like.as_deref())
+                    .and_then(|()| set_mode(&self.fresh(at), change.mode))
                     .map_err(|cause| Error::io("write", &target, cause))?;
             }
             journal.entries.push(Entry {
@@ -207,8 +237,8 @@ impl Transaction {
         }
         let old = self.old(at);
         // A hard link is cheap; without hard links, the file is copied.
-        if fs::hard_link(target, &old).is_err() {
-            fs::copy(target, &old).map_err(failed)?;
+        if operations::hard_link(target, &old).is_err() {
+            operations::copy(target, &old).map_err(failed)?;
         }
         Ok(true)
     }
@@ -223,7 +253,7 @@ impl Transaction {
     fn carry_out(&self, journal: &Journal, changes: &[Change]) -> Result<()> {
         for folder in &journal.folders {
             let folder = self.root.join(folder);
-            fs::create_dir(&folder)
+            operations::create_dir(&folder)
                 .map_err(|cause| Error::io("create the folder", &folder, cause))?;
         }
         for (at, entry) in journal.entries.iter().enumerate() {
@@ -233,18 +263,18 @@ impl Transaction {
                 return Err(changed_meanwhile(&target));
             }
             match entry.new {
-                Some(_) => fs::rename(self.fresh(at), &target)
+                Some(_) => operations::rename(self.fresh(at), &target)
                     .map_err(|cause| Error::io("write", &target, cause))?,
-                None if entry.old => {
-                    fs::remove_file(&target).map_err(|cause| Error::io("remove", &target, cause))?
-                }
+                None if entry.old => operations::remove_file(&target)
+                    .map_err(|cause| Error::io("remove", &target, cause))?,
                 None => {}
             }
         }
         for entry in journal.entries.iter().filter(|entry| entry.new.is_none()) {
             // Folders that are now empty are removed too.
             for folder in entry.path.ancestors().skip(1) {
-                if folder.as_os_str().is_empty() || fs::remove_dir(self.root.join(folder)).is_err()
+                if folder.as_os_str().is_empty()
+                    || operations::remove_dir(self.root.join(folder)).is_err()
                 {
                     break;
                 }
@@ -281,7 +311,7 @@ impl Transaction {
         }
         for folder in journal.folders.iter().rev() {
             // A folder that is not empty has new files of the user.
-            let _ = fs::remove_dir(self.root.join(folder));
+            let _ = operations::remove_dir(self.root.join(folder));
         }
         Ok(())
     }
@@ -300,14 +330,14 @@ impl Transaction {
         }
         if !entry.old {
             return match there {
-                Some(_) => fs::remove_file(&target),
+                Some(_) => operations::remove_file(&target),
                 None => Ok(()),
             };
         }
         if let Some(folder) = target.parent() {
-            fs::create_dir_all(folder)?;
+            operations::create_dir_all(folder)?;
         }
-        match fs::rename(self.old(at), &target) {
+        match operations::rename(self.old(at), &target) {
             // A previous rollback was killed after this step.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
@@ -319,7 +349,7 @@ impl Transaction {
         let path = self.place.join(name);
         let fresh = self.place.join(format!("{name}.new"));
         write_new(&fresh, bytes, false, None)
-            .and_then(|()| fs::rename(&fresh, &path))
+            .and_then(|()| operations::rename(&fresh, &path))
             .map_err(|cause| Error::io("write", &path, cause))
     }
 
@@ -343,9 +373,9 @@ impl Transaction {
             let path = self.place.join(name);
             if path.is_dir() {
                 // Read-only copies can be removed too.
-                fs::remove_dir_all(&path).map_err(failed)?;
+                operations::remove_dir_all(&path).map_err(failed)?;
             } else {
-                fs::remove_file(&path).map_err(failed)?;
+                operations::remove_file(&path).map_err(failed)?;
             }
         }
         Ok(())
@@ -366,10 +396,10 @@ impl Drop for Transaction {
             // The next transaction cleans up.
             return;
         }
-        let _ = fs::remove_file(self.place.join(LOCK));
+        let _ = operations::remove_file(self.place.join(LOCK));
         let _ = self.lock.unlock();
         // Another process may be using the folder by now.
-        let _ = fs::remove_dir(&self.place);
+        let _ = operations::remove_dir(&self.place);
     }
 }
 
@@ -389,11 +419,15 @@ fn is_reached(root: &Path, path: &Path) -> bool {
     )
 }
 
+/// How long a lock is waited for.
+const PATIENCE: Duration = Duration::from_millis(300);
+
 /// Creates the hidden folder if it is missing, and locks it.
 fn lock(root: &Path, place: &Path) -> Result<File> {
     let failed = |cause| Error::io("write to the folder", root, cause);
+    let began = Instant::now();
     loop {
-        match fs::create_dir(place) {
+        match operations::create_dir(place) {
             Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed(cause));
             }
@@ -425,6 +459,10 @@ fn lock(root: &Path, place: &Path) -> Result<File> {
             Ok(()) if is_at(&file, &path) => return Ok(file),
             // The previous transaction has just removed the lock file.
             Ok(()) => {}
+            // A git that a killed process was about to start has its lock for a moment.
+            Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(5));
+            }
             Err(TryLockError::WouldBlock) => {
                 let message = format!("another process of Kiln is changing `{}`", root.display());
                 return Err(Error::system(message).help("wait until it exits, then try again"));
@@ -449,43 +487,6 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
-}
-
-/// Writes a file with the permissions of `like`, if it exists, and this executable bit.
-fn write_new(path: &Path, bytes: &[u8], executable: bool, like: Option<&Path>) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(if executable { 0o777 } else { 0o666 });
-    }
-    let mut file = options.open(path)?;
-    if let Some(like) = like {
-        keep_rights(&file, like, executable)?;
-    }
-    file.write_all(bytes)?;
-    // Without it, a power failure could keep the rename but lose the contents.
-    file.sync_all()
-}
-
-#[cfg(unix)]
-fn keep_rights(file: &File, like: &Path, executable: bool) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = fs::metadata(like)?.permissions().mode() & 0o777;
-    let mode = if executable {
-        // Users who may read the file may execute it.
-        mode | (mode & 0o444) >> 2
-    } else {
-        mode & !0o111
-    };
-    file.set_permissions(fs::Permissions::from_mode(mode))
-}
-
-/// Other platforms ignore permissions, as a read-only file could not be replaced.
-#[cfg(not(unix))]
-fn keep_rights(_: &File, _: &Path, _: bool) -> io::Result<()> {
-    Ok(())
 }
 
 fn is_inside(path: &Path) -> bool {

@@ -98,6 +98,10 @@ fn fate(written: &Written, path: &Path) -> &'static str {
         "replaced"
     } else if is_in(&written.unchanged) {
         "unchanged"
+    } else if is_in(&written.kept) {
+        "kept"
+    } else if is_in(&written.extended) {
+        "extended"
     } else {
         "created"
     }

@@ -4,21 +4,33 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     path::{Component, Path, PathBuf},
-    process::{Command, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 
-use super::transaction::{self, Change, Transaction};
+use super::{
+    pending,
+    record::RECORD_FILE,
+    repository::{make_repository, wants_repository},
+    transaction::{Change, Transaction},
+};
 use crate::{
+    display::slashed,
     error::{Error, Result},
+    project::workspace::check_replaced,
     render::{Rendered, RenderedFile},
     template::{Vcs, is_executable},
 };
 
 /// The prefix of staging folders.
 const STAGING: &str = ".kiln-new-";
+/// Files that are kept if they exist: a new repository often has them.
+const KEPT: [&str; 1] = ["README.md"];
+/// Files that get the template's lines if they exist.
+const EXTENDED: [&str; 2] = [".gitignore", ".gitattributes"];
+/// Maximum number of files in an error message.
+const SHOWN: usize = 5;
 /// The lock file of a staging folder.
 const LOCK: &str = "lock";
 
@@ -27,9 +39,10 @@ const LOCK: &str = "lock";
 pub struct WriteOptions {
     /// Whether files of the template may replace existing files.
     pub force: bool,
-    /// The version control, unless the project lies in a repository.
+    /// The version control, unless the project lies in a repository that does not ignore it.
     pub vcs: Vcs,
-    /// Whether a failure of git is an error rather than a warning.
+    /// Whether the user asked for it: a failure of git is an error rather than a warning, and a
+    /// repository is created inside another one.
     pub require_vcs: bool,
 }
 
@@ -42,59 +55,70 @@ pub struct Written {
     pub replaced: Vec<PathBuf>,
     /// Existing files with the same contents.
     pub unchanged: Vec<PathBuf>,
+    /// Existing files that were kept in place of the template's.
+    pub kept: Vec<PathBuf>,
+    /// Existing files that the template's lines were added to.
+    pub extended: Vec<PathBuf>,
     /// Whether a repository was created.
     pub repository: bool,
+    /// Lines about the repository.
+    pub notes: Vec<String>,
     /// Failures that do not affect the project's files.
     pub warnings: Vec<String>,
 }
 
-/// Writes a project to `destination`. On an error, nothing is changed.
+/// Writes a project to `destination`. Without `force`, an existing `README.md` is kept, and an existing
+/// `.gitignore` gets the lines that it lacks. On an error, nothing is changed.
 ///
 /// # Errors
-/// The folder exists and is not empty (without `force`), a symbolic link or a folder blocks a path,
-/// or the file system or git fails.
+/// Another file of the template exists (without `force`), a symbolic link or a folder blocks a path, or
+/// the file system or git fails.
 pub fn write(
     rendered: &Rendered<'_>,
     destination: &Path,
     options: WriteOptions,
 ) -> Result<Written> {
+    check_destination(destination)?;
     if !destination.is_dir() {
-        check_destination(destination, options.force)?;
         return write_new(rendered, destination, options);
     }
-    // Repeated under the lock, when no other process can write.
-    check_destination(destination, true)?;
     let transaction = Transaction::begin(destination)?;
-    check_destination(destination, options.force)?;
+    // Repeated under the lock, when no other process can write.
+    check_destination(destination)?;
     write_into(rendered, destination, options, transaction)
 }
 
 /// The outcome of [`write()`], without changing anything.
 ///
 /// # Errors
-/// The folder exists and is not empty (without `force`), or a symbolic link or a folder blocks a path.
+/// A file of the template exists (without `force`), or a symbolic link or a folder blocks a path.
 pub fn plan(rendered: &Rendered<'_>, destination: &Path, options: WriteOptions) -> Result<Written> {
-    check_destination(destination, options.force)?;
-    let exists = destination.exists();
-    let mut written = if exists {
-        compare(rendered, destination)?.1
+    check_destination(destination)?;
+    let mut written = if destination.exists() {
+        compare(rendered, destination, options.force)?.1
     } else {
         all_created(rendered)
     };
-    let place = if exists {
-        destination
-    } else {
-        parent(destination)
-    };
-    written.repository = options.vcs == Vcs::Git && !in_repository(place)?;
+    written.repository = wants_repository(destination, options, &mut written)?;
     Ok(written)
+}
+
+/// Checks that no file of a project exists in `destination`, except those that are kept or extended.
+///
+/// # Errors
+/// Files exist, which the error lists, or a path is blocked.
+pub fn check_free(rendered: &Rendered<'_>, destination: &Path) -> Result<()> {
+    if destination.exists() {
+        compare(rendered, destination, false)?;
+    }
+    Ok(())
 }
 
 /// Checks whether a project can be written to `destination`, before anything is rendered or asked.
 ///
 /// # Errors
 /// The destination is blocked.
-pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
+pub fn check_destination(destination: &Path) -> Result<()> {
     let metadata = match fs::symlink_metadata(destination) {
         Ok(metadata) => metadata,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -118,17 +142,6 @@ pub fn check_destination(destination: &Path, force: bool) -> Result<()> {
                 .help("give another folder with `--path`"),
         );
     }
-    let entries = fs::read_dir(destination)
-        .map_err(|cause| Error::io("read the folder", destination, cause))?;
-    let mut entries = entries.flatten().map(|entry| entry.file_name());
-    if !force && entries.any(|name| name != transaction::FOLDER) {
-        return Err(
-            Error::input(format!("the folder `{shown}` exists and is not empty")).help(
-                "give another folder with `--path`, or add `--force` to replace the files that the \
-             template has too; all other files are kept",
-            ),
-        );
-    }
     Ok(())
 }
 
@@ -144,7 +157,7 @@ fn write_new(
     let project = &place.project;
     fill(project, destination, rendered)?;
     let mut written = all_created(rendered);
-    if options.vcs == Vcs::Git && !in_repository(parent)? {
+    if wants_repository(destination, options, &mut written)? {
         make_repository(project, options.require_vcs, &mut written)?;
     }
     fs::rename(project, destination).map_err(|cause| not_made(destination, cause))?;
@@ -152,7 +165,7 @@ fn write_new(
     Ok(written)
 }
 
-fn parent(destination: &Path) -> &Path {
+pub(super) fn parent(destination: &Path) -> &Path {
     match destination.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -174,9 +187,12 @@ fn write_into(
     options: WriteOptions,
     transaction: Transaction,
 ) -> Result<Written> {
-    let (mut changes, mut written) = compare(rendered, destination)?;
+    pending::refuse(destination)?;
+    let (mut changes, mut written) = compare(rendered, destination, options.force)?;
+    // The record is written last: while it is the old one, an update merges what is missing.
+    changes.sort_by_key(|change| change.path == Path::new(RECORD_FILE));
     let mut folders = rendered.folders.clone();
-    if options.vcs == Vcs::Git && !in_repository(destination)? {
+    if wants_repository(destination, options, &mut written)? {
         let place = transaction.workplace()?;
         make_repository(&place, options.require_vcs, &mut written)?;
         read_folder(&place, Path::new(""), &mut changes, &mut folders)?;
@@ -214,16 +230,22 @@ fn read_folder(
                 path,
                 was: None,
                 contents: Some((contents, executable)),
+                mode: None,
             });
         }
     }
     Ok(())
 }
 
-/// The files to write, and the outcome of each; fails if a path is blocked.
-fn compare(rendered: &Rendered<'_>, destination: &Path) -> Result<(Vec<Change>, Written)> {
+/// The files to write, and the outcome of each; fails if a path is blocked or, without `force`, taken.
+fn compare(
+    rendered: &Rendered<'_>,
+    destination: &Path,
+    force: bool,
+) -> Result<(Vec<Change>, Written)> {
     let mut changes = Vec::new();
     let mut written = Written::default();
+    let mut taken: Vec<&Path> = Vec::new();
     for folder in &rendered.folders {
         check_way(destination, folder, true)?;
     }
@@ -233,21 +255,105 @@ fn compare(rendered: &Rendered<'_>, destination: &Path) -> Result<(Vec<Change>, 
         let was = was
             .transpose()
             .map_err(|cause| Error::io("read", &target, cause))?;
-        match &was {
-            Some(there) if *there == *file.contents => {
-                written.unchanged.push(file.path.clone());
-                continue;
+        let mut contents = file.contents.to_vec();
+        match (&was, if force { None } else { courtesy(&file.path) }) {
+            (None, _) => written.created.push(file.path.clone()),
+            (Some(there), Some(courtesy)) => {
+                contents = match courtesy {
+                    Courtesy::Keep => there.clone(),
+                    Courtesy::Extend => extended(there, &file.contents),
+                };
+                let outcome = match courtesy {
+                    _ if *there == *file.contents => &mut written.unchanged,
+                    Courtesy::Extend if contents != *there => &mut written.extended,
+                    _ => &mut written.kept,
+                };
+                outcome.push(file.path.clone());
             }
-            Some(_) => written.replaced.push(file.path.clone()),
-            None => written.created.push(file.path.clone()),
+            (Some(_), None) if !force => taken.push(&file.path),
+            (Some(there), None) if *there == *file.contents => {
+                written.unchanged.push(file.path.clone());
+            }
+            (Some(_), None) => written.replaced.push(file.path.clone()),
         }
-        changes.push(Change {
-            path: file.path.clone(),
-            was,
-            contents: Some((file.contents.to_vec(), file.executable)),
-        });
+        if was.as_ref() != Some(&contents) {
+            changes.push(Change {
+                path: file.path.clone(),
+                was,
+                contents: Some((contents, file.executable)),
+                mode: None,
+            });
+        }
+    }
+    if !taken.is_empty() {
+        return Err(has_files(destination, &taken));
+    }
+    if force {
+        check_replaced(rendered, destination)?;
     }
     Ok((changes, written))
+}
+
+/// What becomes of an existing file without `force`.
+#[derive(Clone, Copy)]
+enum Courtesy {
+    Keep,
+    Extend,
+}
+
+fn courtesy(path: &Path) -> Option<Courtesy> {
+    let is = |names: &[&str]| names.iter().any(|name| path == Path::new(name));
+    if is(&KEPT) {
+        Some(Courtesy::Keep)
+    } else {
+        is(&EXTENDED).then_some(Courtesy::Extend)
+    }
+}
+
+/// A file of patterns with the lines of `more` that it lacks at its end.
+fn extended(there: &[u8], more: &[u8]) -> Vec<u8> {
+    let lines = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (had, more) = (lines(there), lines(more));
+    let had: Vec<&str> = had.lines().map(str::trim_end).collect();
+    let line_end = if there.windows(2).any(|pair| pair == b"\r\n") {
+        "\r\n"
+    } else {
+        "\n"
+    };
+    let mut text = there.to_vec();
+    for line in more
+        .lines()
+        .filter(|line| !line.is_empty() && !had.contains(line))
+    {
+        if !text.is_empty() && !text.ends_with(b"\n") {
+            text.extend(line_end.as_bytes());
+        }
+        text.extend(line.as_bytes());
+        text.extend(line_end.as_bytes());
+    }
+    text
+}
+
+fn has_files(destination: &Path, taken: &[&Path]) -> Error {
+    let first: Vec<_> = taken
+        .iter()
+        .take(SHOWN)
+        .map(|path| format!("`{}`", slashed(path)))
+        .collect();
+    let more = match taken.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let of = if taken.len() == 1 { "a file" } else { "files" };
+    Error::input(format!(
+        "the folder `{}` has {of} of the template: {}{more}",
+        destination.display(),
+        first.join(", ")
+    ))
+    .help(
+        "give another folder, or add `--force` to replace the files that the template has too; all \
+         other files are kept",
+    )
 }
 
 /// Whether `path` exists below `root`; fails if it is of the wrong type or passes a symbolic link.
@@ -279,8 +385,13 @@ pub(crate) fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> 
 
 /// An error if another process created the folder in the meantime.
 fn not_made(destination: &Path, cause: io::Error) -> Error {
-    match check_destination(destination, false) {
+    match check_destination(destination) {
         Err(error) => error,
+        Ok(()) if destination.exists() => Error::input(format!(
+            "the folder `{}` was created while Kiln was running, and is not empty",
+            destination.display()
+        ))
+        .help("run the command again; nothing was written"),
         Ok(()) => Error::io("make", destination, cause),
     }
 }
@@ -319,17 +430,26 @@ fn remove_abandoned(parent: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(STAGING);
-        if ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| is_abandoned(&lock)) {
+        if !entry.file_name().to_string_lossy().starts_with(STAGING) {
+            continue;
+        }
+        let abandoned = match File::open(entry.path().join(LOCK)) {
+            Ok(lock) => lock.metadata().is_ok_and(|it| is_old(&it)) && lock.try_lock().is_ok(),
+            // The process was killed before it made the lock file, when the folder was empty.
+            Err(_) => entry.metadata().is_ok_and(|it| is_old(&it)),
+        };
+        if abandoned {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-fn is_abandoned(lock: &File) -> bool {
-    let age = lock.metadata().and_then(|metadata| metadata.modified());
-    let age = age.ok().and_then(|time| time.elapsed().ok());
-    age.is_some_and(|age| age > Duration::from_secs(60)) && lock.try_lock().is_ok()
+fn is_old(metadata: &fs::Metadata) -> bool {
+    let age = metadata
+        .modified()
+        .ok()
+        .and_then(|time| time.elapsed().ok());
+    age.is_some_and(|age| age > Duration::from_secs(60))
 }
 
 fn make_folder(path: &Path) -> Result<()> {
@@ -363,66 +483,6 @@ fn write_file(path: &Path, file: &RenderedFile<'_>) -> io::Result<()> {
         options.mode(if file.executable { 0o777 } else { 0o666 });
     }
     options.open(path)?.write_all(&file.contents)
-}
-
-fn in_repository(folder: &Path) -> Result<bool> {
-    let folder =
-        std::path::absolute(folder).map_err(|cause| Error::io("find the folder", folder, cause))?;
-    Ok(folder
-        .ancestors()
-        .any(|folder| folder.join(".git").exists()))
-}
-
-/// The output of git for files in a folder; `None` if it fails.
-pub(crate) fn git(folder: &Path, args: &[&str], files: &[&Path]) -> Option<String> {
-    let output = git_command()
-        .arg("--literal-pathspecs")
-        .args(args)
-        .args(files)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output();
-    let output = output.ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The git command, independent of environment variables that redirect it.
-fn git_command() -> Command {
-    let mut git = Command::new("git");
-    for variable in [
-        "GIT_DIR",
-        "GIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_COMMON_DIR",
-    ] {
-        git.env_remove(variable);
-    }
-    git
-}
-
-fn make_repository(project: &Path, required: bool, written: &mut Written) -> Result<()> {
-    let mut git = git_command();
-    let output = git
-        .args(["init", "--quiet"])
-        .current_dir(project)
-        .stdin(Stdio::null())
-        .output();
-    let problem = match output {
-        Ok(output) if output.status.success() => {
-            written.repository = true;
-            return Ok(());
-        }
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(cause) => cause.to_string(),
-    };
-    let message = format!("`git init` failed: {problem}");
-    if required {
-        return Err(Error::system(message).help("use `--vcs none`; nothing was written"));
-    }
-    written.warnings.push(format!(
-        "{message}; the project is under no version control"
-    ));
-    Ok(())
 }
 
 /// Parent folders created for a project, which are removed on drop unless kept.

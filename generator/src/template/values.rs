@@ -20,11 +20,25 @@ pub(crate) fn read(template: &Template, file: Option<&Path>, defines: &[String])
         Some(path) => read_file(template, path)?,
         None => Values::new(),
     };
+    let mut defined: Vec<(String, &String)> = Vec::new();
     for define in defines {
         let (key, value) = parse_define(template, define)?;
+        let before = defined.iter().find(|(other, _)| *other == key);
+        if let Some((_, before)) = before
+            && values.get(&key) != Some(&value)
+        {
+            return Err(two_values(&key, before, define));
+        }
+        defined.push((key.clone(), define));
         values.insert(key, value);
     }
     Ok(values)
+}
+
+/// An error for two arguments that give an option different values.
+pub(crate) fn two_values(key: &str, one: &str, other: &str) -> Error {
+    let message = format!("the option `{key}` has two values: `{one}` and `{other}`");
+    Error::input(message).help("remove one of the two")
 }
 
 fn parse_define(template: &Template, define: &str) -> Result<(String, Value)> {

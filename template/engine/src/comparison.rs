@@ -1,14 +1,14 @@
 //! The command `compare`: the options, program and data in which runs differ, their metrics and time, as a
 //! table, and their curves as a picture.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use indexmap::{IndexMap, IndexSet};
 use serde_json::{Map, Value};
 
 use crate::{
-    checkpoint::Best,
+    checkpoint::{Best, Goal},
     globals::Split,
     options::Compare,
     picture::{curves, runs},
@@ -42,7 +42,7 @@ pub fn compare<T: Task>(options: &Compare) -> Result<()> {
         terminal::print(table(&rows(&whole, T::BEST)));
         whole
             .iter()
-            .filter_map(Run::unfinished)
+            .filter_map(Run::early_end)
             .for_each(terminal::print);
         if let Some(svg) = &options.svg {
             let named: Vec<_> = whole.iter().map(|run| (&*run.name, &run.metrics)).collect();
@@ -115,10 +115,16 @@ impl Run {
         (trained, epochs.and_then(|epochs| epochs.value.as_u64()))
     }
 
-    /// A line on a run that has neither finished its epochs nor was tested.
-    fn unfinished(&self) -> Option<String> {
+    /// A line on a run with fewer epochs than planned: ended early on purpose, or unfinished.
+    fn early_end(&self) -> Option<String> {
         let (trained, planned) = self.epochs();
         let planned = planned.filter(|planned| u64::from(trained) < *planned)?;
+        if let Some(reason) = &self.record.ended_early {
+            return Some(format!(
+                "{} ended early, with {trained} of {planned} epochs: {reason}",
+                self.name
+            ));
+        }
         let is_tested = self
             .metrics
             .values()
@@ -158,16 +164,17 @@ impl Run {
 
     /// The best value of a metric of the validation, with its epoch.
     fn best(&self, by: Best) -> Option<(u32, f64)> {
-        let values = self.metrics.get(by.metric)?.of(Split::Validation).iter();
-        let values = values.map(|(epoch, value)| (*epoch, *value));
-        values.filter(|(_, value)| value.is_finite()).fold(
-            None,
-            |best, (epoch, value)| match best {
-                Some((_, highest)) if !by.is_better(value, highest) => best,
-                _ => Some((epoch, value)),
-            },
-        )
+        best_of(self.metrics.get(by.metric)?.of(Split::Validation), by.goal)
     }
+}
+
+/// The best finite value by epoch, with its epoch; of equal ones the first.
+pub(crate) fn best_of(values: &BTreeMap<u32, f64>, goal: Goal) -> Option<(u32, f64)> {
+    let finite = values.iter().filter(|(_, value)| value.is_finite());
+    finite.fold(None, |best, (epoch, value)| match best {
+        Some((_, highest)) if !goal.is_better(*value, highest) => best,
+        _ => Some((*epoch, *value)),
+    })
 }
 
 fn short(hash: &str) -> &str {
@@ -257,6 +264,11 @@ fn table(rows: &[Vec<String>]) -> String {
     } else {
         rows
     };
+    aligned(rows)
+}
+
+/// The text of rows of cells, with aligned columns.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         rows.iter()
@@ -330,8 +342,12 @@ seconds                7.5                  2.5";
             text.lines().map(line).collect()
         };
         assert_eq!(words(&table(&rows)), words(expected));
-        let unfinished: Vec<_> = runs.iter().filter_map(Run::unfinished).collect();
+        let unfinished: Vec<_> = runs.iter().filter_map(Run::early_end).collect();
         assert_eq!(unfinished, ["b is unfinished: 1 of 4 epochs"]);
+        let [_, mut early] = runs;
+        early.record.ended_early = Some("out of patience".to_owned());
+        let expected = "b ended early, with 1 of 4 epochs: out of patience";
+        assert_eq!(early.early_end().as_deref(), Some(expected));
         let wide: Vec<Vec<String>> = rows
             .iter()
             .map(|row| [&row[..], &row[1..], &row[1..]].concat())

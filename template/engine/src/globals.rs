@@ -18,11 +18,12 @@ use crate::{
     ema::{self, Weights},
     metric::{MergedMetric, Metric, merge_metric_states, metric_results, metric_states},
     model::{
-        TrainingLayers, has_running_statistics, load_parameters, load_running_statistics,
+        TrainingLayers, freeze, has_running_statistics, load_parameters, load_running_statistics,
         named_parameters, parameters, running_statistics, set_training_layers, training_layers,
     },
-    optim::{FlatGradients, NormCheck},
+    optim::{FlatGradients, NormCheck, assign_groups},
     pipeline::{ensure_split, place, run_stages},
+    precision::{self, LossScale},
     replica::{ReplicaContext, ReplicaState, read_all, replica_context, updates_between_reads},
     strategy::Strategy,
     task::{Metrics, Task, TrainState},
@@ -228,8 +229,12 @@ fn update_draws_from_burn<T: Task>() -> Result<()> {
 /// its own, and running statistics of its own, which a clone would share.
 ///
 /// # Errors
-/// The model cannot be split into [`Task::STAGES`].
-pub fn mirror_trainable<T: Task>(trainable: T::Trainable, device: &Device) -> Result<T::Trainable> {
+/// The model cannot be split into [`Task::STAGES`], or groups of its optimizers do not match it.
+pub fn mirror_trainable<T: Task>(
+    mut trainable: T::Trainable,
+    device: &Device,
+) -> Result<T::Trainable> {
+    let frozen = assign_groups(&mut trainable)?;
     let original = trainable.model();
     let mut model = original.valid().train();
     if model.devices() != [device.clone()] {
@@ -244,6 +249,8 @@ pub fn mirror_trainable<T: Task>(trainable: T::Trainable, device: &Device) -> Re
     if *device != Device::flex() {
         model = load_parameters(model, &parameters(original))?;
     }
+    // Last, as parameters are loaded into those that train, and now all are initialised.
+    let model = freeze(model, &frozen)?;
     Ok(trainable.with_model(model))
 }
 
@@ -615,11 +622,12 @@ fn unregistered(what: &str, factory: &str, file: &str, step: usize) -> anyhow::E
     )
 }
 
-/// The state that an update changes: model, optimizers, averaged parameters, number of updates and last
-/// gradients.
+/// The state that an update changes: model, optimizers, averaged parameters, loss scale, number of updates and
+/// last gradients.
 pub struct TrainingState<T: Task> {
     trainable: T::Trainable,
     ema: Option<ema::Shared>,
+    loss_scale: Option<LossScale>,
     step: usize,
     last_gradients: Option<Arc<FlatGradients>>,
 }
@@ -629,6 +637,7 @@ impl<T: Task> Clone for TrainingState<T> {
         TrainingState {
             trainable: self.trainable.clone(),
             ema: self.ema.clone(),
+            loss_scale: self.loss_scale,
             step: self.step,
             last_gradients: self.last_gradients.clone(),
         }
@@ -645,6 +654,7 @@ pub fn training_state<T: Task>() -> Result<TrainingState<T>> {
         Ok(TrainingState {
             trainable,
             ema: ema::shared(),
+            loss_scale: precision::loss_scale(),
             step: globals.step,
             last_gradients: globals.last_gradients.clone(),
         })
@@ -673,6 +683,7 @@ impl<T: Task> ReplicaState<T> for TrainingState<T> {
         if let Some(ema) = self.ema {
             ema.register();
         }
+        precision::set_loss_scale(self.loss_scale);
         GLOBALS.with_borrow_mut(|globals| {
             globals.step = self.step;
             globals.last_gradients = self.last_gradients;
@@ -699,8 +710,8 @@ pub mod erased {
         /// The state cannot be copied to `device`.
         fn register_on(self: Box<Self>, device: &Device) -> Result<()>;
 
-        /// Serializes the number of updates, the parameters and their averages, for [`load`] in another
-        /// process.
+        /// Serializes the number of updates, the loss scale, the parameters and their averages, for [`load`] in
+        /// another process.
         ///
         /// # Errors
         /// A device failed.
@@ -722,7 +733,10 @@ pub mod erased {
 
         fn to_bytes(&self) -> Result<Vec<u8>> {
             let mut values = parameters(self.trainable.model());
-            let numbers = [self.step, values.len()].map(|number| (number as u64).to_le_bytes());
+            let [step, len] = [self.step, values.len()].map(|number| number as u64);
+            // All zeros without one.
+            let [scale, good, skipped] = self.loss_scale.map_or([0; 3], LossScale::to_words);
+            let numbers = [step, len, scale, good, skipped].map(u64::to_le_bytes);
             if let Some(ema) = &self.ema {
                 values.extend(ema.values()?);
             }
@@ -819,18 +833,28 @@ pub mod erased {
         (access()?.load_parameters)(values)
     }
 
-    /// Loads the number of updates, the parameters and their averages of a replica in another process on
-    /// this replica.
+    /// Loads the number of updates, the loss scale, the parameters and their averages of a replica in another
+    /// process on this replica.
     ///
     /// # Errors
     /// The parameters do not match the model.
     pub fn load(bytes: &[u8]) -> Result<()> {
         let missing = "a process sent no parameters";
-        let (step, bytes) = bytes.split_first_chunk().context(missing)?;
-        let (len, bytes) = bytes.split_first_chunk().context(missing)?;
+        let (numbers, bytes) = bytes.split_at_checked(5 * 8).context(missing)?;
+        let mut numbers = numbers
+            .as_chunks()
+            .0
+            .iter()
+            .copied()
+            .map(u64::from_le_bytes);
+        let mut next = || numbers.next().context(missing);
+        let [step, len] = [next()? as usize, next()? as usize];
+        let loss_scale = LossScale::from_words([next()?, next()?, next()?]);
         let values = to_values(bytes);
-        let [step, len] = [step, len].map(|number| u64::from_le_bytes(*number) as usize);
         let (parameters, averages) = values.split_at_checked(len).context(missing)?;
+        if precision::loss_scale().is_some() {
+            precision::set_loss_scale(Some(loss_scale));
+        }
         load_at(step, parameters)?;
         ema::load_values(averages)
     }

@@ -12,6 +12,7 @@
 //! | [`pipeline`] | models split into stages, for `model-parallel` |
 //! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
+//! | [`precision`] | matrix products in 16 bits, and the loss scale of float16 |
 //! | [`ema`] | an exponential moving average of the weights |
 //! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
 //! | [`model`] | parameters, running statistics and random layers of any module |
@@ -20,8 +21,11 @@
 //! | [`checkpoint`] | checkpoints, resuming, signals |
 //! | [`weights`] | initial weights from files of other programs, and export |
 //! | [`report`], [`picture`], [`tensorboard`] | progress, logs and profiles; samples and curves; event files |
+//! | [`tracking`] | trackers, such as MLflow, and the interface for others |
 //! | [`run_record`] | run metadata: options, program, data |
 //! | [`comparison`] | the command `compare`: runs side by side |
+//! | [`sweep`] | the command `sweep`: runs on a grid or with random options, ranked |
+//! | [`rate_finder`] | the command `find-lr`: the loss over the learning rate |
 //! | [`options`] | options of the command line and of configuration files |
 //! | [`task`], [`globals`] | the interface to a task, and per-replica state |
 //! | [`contract`] | helpers of contract tests |
@@ -38,6 +42,7 @@ mod configuration;
 pub mod contract;
 pub mod data;
 pub mod ema;
+pub mod flops;
 pub mod globals;
 pub mod kernels;
 pub mod launch;
@@ -49,14 +54,19 @@ pub mod optim;
 pub mod options;
 pub mod picture;
 pub mod pipeline;
+pub mod precision;
+pub mod rate_finder;
 pub mod replica;
 pub mod report;
 pub mod run_record;
+mod similar;
 pub mod strategy;
+pub mod sweep;
 pub mod task;
 pub mod tensorboard;
 #[cfg(test)]
 mod test_task;
+pub mod tracking;
 pub mod training;
 pub mod vectors;
 pub mod weights;

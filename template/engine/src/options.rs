@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{checkpoint::Which, comm::CrossDevice, ema::Weights};
+use crate::{checkpoint::Which, comm::CrossDevice, ema::Weights, precision::Precision};
 
 /// The exit statuses, for the help text.
 pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line or configuration file, and \
@@ -97,6 +97,11 @@ pub struct Options {
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
 
+    /// Type of the matrix products and convolutions of the engine's layers, of operands and results in float32;
+    /// weights, norms, losses, sums over replicas and updates stay in float32.
+    #[arg(long, global = true, value_enum, default_value_t = Precision::Float32)]
+    pub precision: Precision,
+
     /// Average the weights with this decay, such as 0.999 (exponential moving average), and use the average
     /// for validation, the best checkpoint, test and predictions [default: off].
     #[arg(long, global = true, value_name = "DECAY", value_parser = decay)]
@@ -143,9 +148,29 @@ pub struct Options {
     #[arg(long, global = true, value_name = "STEPS", value_parser = at_least_one)]
     pub log_every: Option<usize>,
 
+    /// Record the run on the MLflow server at this address, such as http://localhost:5000; `env` for that of
+    /// MLFLOW_TRACKING_URI. Credentials are those of MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or
+    /// MLFLOW_TRACKING_TOKEN [default: nothing is sent].
+    #[arg(long, global = true, value_name = "URI")]
+    pub mlflow: Option<String>,
+
+    /// Experiment of --mlflow, which is created if missing [default: the name of the project].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub mlflow_experiment: Option<String>,
+
     /// Report the time per phase of a step, and write a trace.
     #[arg(long, global = true)]
     pub profile: bool,
+
+    /// Report the throughput of each epoch, and FLOP/s with their share of the peak (model FLOPs utilisation).
+    #[arg(long, global = true)]
+    pub throughput: bool,
+
+    /// Peak FLOP/s of all devices together for --throughput, such as 989e12 or 989T [default: of known NVIDIA
+    /// GPUs in bfloat16, or measured on a CPU in float32].
+    #[arg(long, global = true, value_name = "FLOPS", value_parser = flops)]
+    #[arg(allow_negative_numbers = true)]
+    pub peak_flops: Option<f64>,
 
     /// Folder of compiled GPU kernels and the results of their tuning, which later starts load [default: that
     /// of CubeCL for this host, as in ~/.cache/cubecl].
@@ -165,6 +190,11 @@ pub struct Options {
     /// head.
     #[arg(long, global = true)]
     pub init_partial: bool,
+
+    /// Freeze the parameters whose names, as `export` writes them, match this regular expression, such as
+    /// '^conv1\.'; may be repeated. Groups of parameters in src/model.rs can freeze, too.
+    #[arg(long, global = true, value_name = "PATTERN")]
+    pub freeze: Vec<String>,
 
     /// Resume from the latest checkpoint in the output folder, if any.
     #[arg(long, global = true)]
@@ -212,7 +242,7 @@ pub struct Options {
 }
 
 /// Options that may differ between the processes of a job or are compared elsewhere.
-pub(crate) const OF_A_PROCESS: [&str; 17] = [
+pub(crate) const OF_A_PROCESS: [&str; 21] = [
     "--config",
     "--strategy",
     "--replicas",
@@ -225,7 +255,11 @@ pub(crate) const OF_A_PROCESS: [&str; 17] = [
     "--output-dir",
     "--prefetch",
     "--log-every",
+    "--mlflow",
+    "--mlflow-experiment",
     "--profile",
+    "--throughput",
+    "--peak-flops",
     "--kernel-cache",
     "--kernels",
     "--keep",
@@ -241,6 +275,14 @@ impl Options {
         ensure!(
             self.min_delta.is_none() || self.patience.is_some(),
             "--min-delta is for early stopping: give --patience, too, or leave it out"
+        );
+        ensure!(
+            self.peak_flops.is_none() || self.throughput,
+            "--peak-flops is for the utilisation that --throughput reports: give --throughput, too, or leave it out"
+        );
+        ensure!(
+            self.mlflow_experiment.is_none() || self.mlflow.is_some(),
+            "--mlflow-experiment is for --mlflow: give that, too, or leave it out"
         );
         let limits = [
             ("--limit-train", self.limit_train),
@@ -286,6 +328,10 @@ pub enum Command {
     Serve(Serve),
     /// Compare runs: the options, program and data that differ, metrics and time.
     Compare(Compare),
+    /// Train with many values of options, on a grid or drawn at random, and rank the runs.
+    Sweep(Sweep),
+    /// Find a learning rate: train with a growing one, and draw the loss over it.
+    FindLr(FindLr),
 }
 
 /// Options of `test`.
@@ -343,6 +389,44 @@ pub struct Compare {
     /// Picture of the training and validation curves of all runs.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// Options of `sweep`.
+#[derive(Args, Clone, Debug)]
+pub struct Sweep {
+    /// TOML file: options of all runs as in a `run.toml`, the lists of values in `[grid]`, the ranges in `[random]`,
+    /// and `metric`, `direction`, `output` and `parallel`. Options of the command line precede it, for all runs.
+    /// Started again, a sweep goes on where it was stopped.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Check all options of all runs, and list the runs.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Options of `find-lr`.
+#[derive(Args, Clone, Debug)]
+pub struct FindLr {
+    /// Learning rate of the first update.
+    #[arg(long, value_name = "RATE", default_value_t = 1e-7, value_parser = positive)]
+    pub min: f64,
+
+    /// Learning rate of the last update, unless the loss diverges before.
+    #[arg(long, value_name = "RATE", default_value_t = 10.0, value_parser = positive)]
+    pub max: f64,
+
+    /// Updates, each with a learning rate that is higher by the same factor.
+    #[arg(long, value_name = "UPDATES", default_value_t = 100, value_parser = at_least_one)]
+    pub steps: usize,
+
+    /// Weight of each neighbour relative to the next nearer one when the loss is smoothed; 0 does not smooth.
+    #[arg(long, value_name = "WEIGHT", default_value_t = 0.8, value_parser = weight)]
+    pub smoothing: f64,
+
+    /// The curve as a picture; its values are in the file of the same name that ends in `.csv`.
+    #[arg(long, value_name = "FILE", default_value = "find-lr.svg")]
+    pub svg: PathBuf,
 }
 
 /// Options of `serve`.
@@ -418,6 +502,19 @@ pub fn positive(text: &str) -> Result<f64> {
     Ok(number)
 }
 
+/// Parses `--peak-flops`: a number, with the prefix of a unit or without.
+fn flops(text: &str) -> Result<f64> {
+    const PREFIXES: [(char, f64); 4] = [('M', 1e6), ('G', 1e9), ('T', 1e12), ('P', 1e15)];
+    let mut prefixes = PREFIXES.into_iter();
+    let with_prefix = prefixes.find_map(|(prefix, unit)| Some((text.strip_suffix(prefix)?, unit)));
+    let (number, unit) = with_prefix.unwrap_or((text, 1.0));
+    let number = positive(number).map(|number| number * unit);
+    number
+        .ok()
+        .filter(|flops| flops.is_finite())
+        .context("must be a number above 0, such as 989e12 or 989T")
+}
+
 /// Parses `--ema`.
 fn decay(text: &str) -> Result<f64> {
     let decay: f64 = text.parse()?;
@@ -426,6 +523,16 @@ fn decay(text: &str) -> Result<f64> {
         "must be at least 0 and below 1: 0.999 averages over about 1,000 updates"
     );
     Ok(decay)
+}
+
+/// Parses `find-lr --smoothing`.
+fn weight(text: &str) -> Result<f64> {
+    let weight: f64 = text.parse()?;
+    ensure!(
+        (0.0..1.0).contains(&weight),
+        "must be at least 0 and below 1"
+    );
+    Ok(weight)
 }
 
 /// Parses a finite number of 0 or more.
@@ -562,6 +669,26 @@ mod tests {
     }
 
     #[test]
+    fn peak_flops_have_prefixes() {
+        let peak = |text| parsed(&["--throughput", "--peak-flops", text]);
+        for (text, flops) in [
+            ("989e12", 9.89e14),
+            ("19.5T", 1.95e13),
+            ("2P", 2e15),
+            ("5", 5.0),
+        ] {
+            assert_eq!(peak(text).unwrap().peak_flops, Some(flops), "{text}");
+        }
+        for text in ["0", "-3", "1K", "T", "nan", "inf", "1e300P", "1 T"] {
+            let error = peak(text).unwrap_err();
+            assert!(
+                error.contains("--peak-flops") && error.contains("989T"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn early_stopping_and_limits_are_checked() {
         for (words, messages) in [
             (&["--patience", "0"][..], ["--patience", "at least 1"]),
@@ -595,6 +722,14 @@ mod tests {
             (
                 &["--min-delta", "0.1"][..],
                 ["--min-delta is for early", "--patience"],
+            ),
+            (
+                &["--peak-flops", "1T"],
+                ["--peak-flops is for", "--throughput"],
+            ),
+            (
+                &["--mlflow-experiment", "digits"],
+                ["--mlflow-experiment is for", "--mlflow:"],
             ),
             (
                 &["--overfit-batches", "2", "--limit-train", "9"],

@@ -76,6 +76,12 @@ pub trait Task: Sized + 'static {
         true
     }
 
+    /// FLOPs of training on one example, forward and backward, for `--throughput`; `None` for a count by layer,
+    /// which is complete if layers with weights are called by the functions of [`layers`](crate::layers).
+    fn flops_per_example() -> Option<f64> {
+        None
+    }
+
     /// Draws an example for the sheet of samples, with related pictures, such as a mask, in further panels;
     /// `None` if it cannot be shown.
     ///

@@ -102,6 +102,11 @@ impl Collate for Points {
             values: Tensor::from_data(values, device),
         })
     }
+
+    /// One for each coordinate.
+    fn tokens(&self) -> Option<usize> {
+        Some(self.values.shape().num_elements())
+    }
 }
 
 #[derive(Module, Debug)]

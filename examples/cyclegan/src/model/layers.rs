@@ -8,7 +8,7 @@ use burn::{
     },
     tensor::{Device, Tensor, ops::PadMode},
 };
-use kiln_engine::layers::conv2d;
+use kiln_engine::layers::{conv_transpose2d, conv2d};
 
 /// How all weights begin, but those of the last convolution of a generator.
 pub const NORMAL: Initializer = Initializer::Normal {
@@ -102,7 +102,7 @@ impl UpNorm {
     /// From `[batch, channels, height, width]` to `[batch, channels / 2, 2 * height, 2 * width]`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let [_, _, height, width] = x.dims();
-        let x = self.conv.forward(x); // [batch, channels / 2, 2 * height + 1, 2 * width + 1]
+        let x = conv_transpose2d(&self.conv, x); // [batch, channels / 2, 2 * height + 1, 2 * width + 1]
         // TensorFlow's padding "same" cuts off the last row and column.
         let x = x.narrow(2, 0, 2 * height).narrow(3, 0, 2 * width);
         self.norm.forward(x)

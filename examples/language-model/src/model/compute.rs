@@ -1,53 +1,13 @@
-//! How a forward pass computes: in which precision, and what it keeps for the backward pass.
+//! What a forward pass keeps for the backward pass: gradient checkpointing.
 
-use anyhow::{Result, bail};
 use burn::{
     module::{Module, ModuleMapper, Param},
     nn::Linear,
-    tensor::{Device, FloatDType, GradientCheckpointingStrategy, Tensor},
+    tensor::{GradientCheckpointingStrategy, Tensor},
 };
-use clap::ValueEnum;
 use kiln_engine::layers::linear;
 
 use crate::cli::Args;
-
-/// In what matrix products are computed. Parameters, the optimizer and what adds up many numbers,
-/// such as norms, softmax and the loss, stay in float32.
-///
-/// Source: P. Micikevicius and others, Mixed precision training, ICLR 2018. bfloat16 has the range
-/// of float32, so the loss needs no scaling.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// bfloat16 on a GPU that computes with it, else float32.
-    Auto,
-    Float32,
-    Bfloat16,
-}
-
-impl Precision {
-    /// The type for `device`.
-    ///
-    /// # Errors
-    /// bfloat16 is asked for, and the device does not compute with it.
-    pub fn on(self, device: &Device) -> Result<FloatDType> {
-        let is_supported = device.supports_dtype(FloatDType::BF16);
-        self.choose(is_supported, *device == Device::flex())
-    }
-
-    fn choose(self, is_supported: bool, is_cpu: bool) -> Result<FloatDType> {
-        Ok(match self {
-            Precision::Float32 => FloatDType::F32,
-            Precision::Bfloat16 if is_supported => FloatDType::BF16,
-            Precision::Bfloat16 => bail!(
-                "--precision bfloat16: this device does not compute with it; leave --precision \
-                 out, which then takes float32"
-            ),
-            // Burn's CPU kernels compute with bfloat16 too, but by way of float32, and slower.
-            Precision::Auto if is_supported && !is_cpu => FloatDType::BF16,
-            Precision::Auto => FloatDType::F32,
-        })
-    }
-}
 
 /// How the forward pass of a model computes.
 ///
@@ -58,40 +18,31 @@ impl Precision {
 /// would be lost with the copies of the model that replicas get.
 #[derive(Clone, Copy, Debug)]
 pub struct Compute {
-    matmul: FloatDType,
     checkpointing: bool,
 }
 
 impl Compute {
-    /// As the options say, on `device`.
-    ///
-    /// # Errors
-    /// Those of [`Precision::on`].
-    pub fn new(args: &Args, device: &Device) -> Result<Self> {
-        Ok(Compute {
-            matmul: args.precision.on(device)?,
+    /// As the options say.
+    pub fn new(args: &Args) -> Self {
+        Compute {
             checkpointing: args.gradient_checkpointing,
-        })
+        }
     }
 
-    /// For a line on the terminal.
-    pub fn describe(&self) -> String {
-        let again = match self.checkpointing {
-            true => "; cheap activations are computed again in the backward pass",
-            false => "",
-        };
-        format!("matrix products in {:?}{again}", self.matmul)
+    /// For a line on the terminal; none where all is kept.
+    pub fn describe(&self) -> Option<&'static str> {
+        let again = "cheap activations are computed again in the backward pass";
+        self.checkpointing.then_some(again)
     }
 
     /// The layer as this pass uses it; its gradients go to the parameters of `layer`.
     pub fn layer<M: Module>(&self, layer: &M) -> M {
-        self.layer_in(layer, FloatDType::F32)
+        layer.clone().map(&mut Used(*self))
     }
 
-    /// From `[batch, time, in]` to `[batch, time, out]`, in the type of matrix products.
+    /// From `[batch, time, in]` to `[batch, time, out]`.
     pub fn linear(&self, layer: &Linear, x: Tensor<3>) -> Tensor<3> {
-        let layer = self.layer_in(layer, self.matmul);
-        linear(&layer, x.cast(self.matmul))
+        linear(&self.layer(layer), x)
     }
 
     /// Marks what a stage of the model gets.
@@ -102,17 +53,9 @@ impl Compute {
         }
     }
 
-    /// Takes the mark off what a stage of the model gives, which is in float32.
+    /// Takes the mark off what a stage of the model gives.
     pub fn leave<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        mark(
-            x.cast(FloatDType::F32),
-            GradientCheckpointingStrategy::Disabled,
-        )
-    }
-
-    fn layer_in<M: Module>(&self, layer: &M, dtype: FloatDType) -> M {
-        let compute = *self;
-        layer.clone().map(&mut Used { compute, dtype })
+        mark(x, GradientCheckpointingStrategy::Disabled)
     }
 }
 
@@ -125,27 +68,23 @@ fn mark<const D: usize>(x: Tensor<D>, strategy: GradientCheckpointingStrategy) -
 }
 
 /// Parameters as a pass uses them.
-struct Used {
-    compute: Compute,
-    dtype: FloatDType,
-}
+struct Used(Compute);
 
 impl ModuleMapper for Used {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|values| self.compute.enter(values).cast(self.dtype))
+        param.map(|values| self.0.enter(values))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::nn::LinearConfig;
+    use burn::{nn::LinearConfig, tensor::Device};
 
     use super::*;
 
     #[test]
     fn layers_and_activations_are_marked_and_parameters_are_not() {
         let compute = Compute {
-            matmul: FloatDType::BF16,
             checkpointing: true,
         };
         let layer = LinearConfig::new(2, 2).init(&Device::flex().autodiff());
@@ -155,29 +94,8 @@ mod tests {
         assert_eq!(strategy(&y), Some(GradientCheckpointingStrategy::Balanced));
         let y = compute.leave(y);
         assert_eq!(strategy(&y), Some(GradientCheckpointingStrategy::Disabled));
-        assert_eq!(FloatDType::from(y.dtype()), FloatDType::F32);
         let weight = layer.weight.val();
-        assert_eq!(FloatDType::from(weight.dtype()), FloatDType::F32);
         let strategy = weight.gradient_checkpointing_strategy();
         assert_eq!(strategy, Some(GradientCheckpointingStrategy::Disabled));
-    }
-
-    #[test]
-    fn auto_takes_bfloat16_on_gpus_that_have_it() {
-        let auto = |is_supported, is_cpu| Precision::Auto.choose(is_supported, is_cpu).unwrap();
-        assert_eq!(auto(true, false), FloatDType::BF16);
-        assert_eq!(auto(false, false), FloatDType::F32);
-        assert_eq!(auto(true, true), FloatDType::F32);
-    }
-
-    #[test]
-    fn bfloat16_that_is_not_there_is_refused() {
-        let error = Precision::Bfloat16.choose(false, false).unwrap_err();
-        assert!(
-            error.to_string().contains("--precision bfloat16"),
-            "{error}"
-        );
-        let on_cpu = Precision::Bfloat16.on(&Device::flex()).unwrap();
-        assert_eq!(on_cpu, FloatDType::BF16, "it is slow there, but works");
     }
 }

@@ -17,8 +17,8 @@ Exit status:
 #[command(after_help = EXIT_STATUS)]
 pub struct CheckArgs {
     /// Folder of the project
-    #[arg(default_value = ".")]
-    pub(super) path: PathBuf,
+    #[arg(default_value = ".", value_parser = crate::cli::folder::PathParser)]
+    pub(in crate::cli) path: PathBuf,
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(super) format: Format,

@@ -2,6 +2,7 @@
 
 mod args;
 mod order;
+mod place;
 mod plain;
 mod prompt;
 mod quote;
@@ -10,9 +11,8 @@ mod summary;
 mod wizard;
 
 use std::{
-    env,
-    ffi::OsStr,
-    io,
+    cell::Cell,
+    env, io,
     path::Path,
     process::{Command, ExitCode, ExitStatus},
 };
@@ -34,13 +34,18 @@ use crate::{
         values,
     },
 };
-use order::{Order, PROPOSED};
+use args::WorkspaceArg;
+use clap::ValueEnum;
+use order::Order;
+use place::{Place, name_of};
 use plain::Plain;
 use report::{next_steps, report};
 use wizard::{Ask, Question};
 
 pub(crate) use args::NewArgs;
 
+/// The key of the prompt for the workspace; names of options have no space.
+const WORKSPACE: &str = "Cargo workspace";
 /// The key of the prompt for the name. It is a built-in variable, so no option has this name.
 const NAME: &str = "project-name";
 
@@ -49,7 +54,11 @@ const NAME: &str = "project-name";
 /// # Errors
 /// The name, an option or the folder is invalid, or the file system, git or cargo fails.
 pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
-    let name = args.name.as_deref().map(Name::parse).transpose()?;
+    let Place { mut name, folder } = Place::of(args)?;
+    let asks = !args.yes && !args.dry_run && terminal::is_interactive();
+    if let (None, Some(folder), false) = (&name, &folder, asks) {
+        name = Some(name_of(folder)?);
+    }
     let template = folder::template(args.template.as_deref())?;
     let example = args.example.as_deref();
     let example = example
@@ -60,9 +69,10 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
         template: &template,
         example: example.as_ref(),
         given: values::read(&template, args.values.as_deref(), &args.define)?,
+        folder,
+        workspace: Cell::new(args.workspace),
     };
     order.check(name.as_ref())?;
-    let asks = !args.yes && !args.dry_run && terminal::is_interactive();
     let answers = match name {
         name if asks => ask(&order, name)?.ok_or_else(Error::cancelled)?,
         Some(name) => order.answers(name, Values::new())?,
@@ -82,12 +92,20 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
         questions.push(name_question(order)?);
     }
     questions.extend(order.open().map(Question::of));
+    if order.args.workspace.is_none() && order.has_workspace(name.as_ref())? {
+        questions.push(workspace_question());
+    }
     let answers = |values: &[Value]| {
         let mut asked: Values = questions
             .iter()
             .map(|question| question.key().to_owned())
             .zip(values.iter().cloned())
             .collect();
+        if let Some(Value::Text(answer)) = asked.shift_remove(WORKSPACE) {
+            order
+                .workspace
+                .set(WorkspaceArg::from_str(&answer, false).ok());
+        }
         let name = match (&name, asked.shift_remove(NAME)) {
             (Some(name), _) => name.clone(),
             (None, Some(text)) => Name::parse(&text.to_string())?,
@@ -112,24 +130,38 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
 
 /// The prompt for the name, which refuses an invalid name as it is typed.
 fn name_question<'o>(order: &'o Order<'o>) -> Result<Question<'o>> {
-    let path = order.args.path.as_deref().and_then(Path::file_name);
-    let path = path.and_then(OsStr::to_str);
-    let proposed = path
-        .or(order.example.map(Example::name))
-        .unwrap_or(PROPOSED);
+    let proposed = order.proposed()?;
     let manifest = order.manifest()?;
     let check = move |text: &str| {
         let name = Name::parse(text)?;
         name.check_dependencies(&manifest)?;
         order.check_folder(&order.folder(&name))
     };
-    let default = check(proposed).is_ok().then(|| proposed.to_owned());
+    let default = check(&proposed).is_ok().then_some(proposed);
     Ok(Question::text(
         NAME,
         "What is the project called?",
         default,
         check,
     ))
+}
+
+/// The prompt for what a Cargo workspace above does with the project.
+fn workspace_question() -> Question<'static> {
+    let choices = [
+        (
+            WorkspaceArg::Exclude,
+            "exclude it there: it is a workspace of its own",
+        ),
+        (
+            WorkspaceArg::Member,
+            "make it a member, and move its profiles of packages there",
+        ),
+        (WorkspaceArg::Keep, "leave the manifest there as it is"),
+    ];
+    let choices = choices.map(|(arg, label)| wizard::choice(arg.name(), label));
+    let prompt = "What shall the Cargo workspace around the project do with it?";
+    Question::choice(WORKSPACE, prompt, choices.to_vec())
 }
 
 fn no_name() -> Error {
@@ -140,12 +172,23 @@ fn no_name() -> Error {
 
 fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
     let path = order.folder(answers.name());
-    let rendered = order.render(answers)?;
+    let mut rendered = order.render(answers)?;
+    let workspaces = order.workspaces(&rendered, &path)?;
+    workspaces.adapt(&mut rendered);
+    // The manifests above are edited first: an `exclude` of a folder that does not exist does no harm.
+    let edited = workspaces.apply()?;
     let written = project::write(&rendered, &path, order.write_options())?;
-    for warning in &written.warnings {
+    edited.keep();
+    for warning in written.warnings.iter().chain(&workspaces.warnings) {
         note(&format!("warning: {warning}"));
     }
-    print(&report(answers, order.example, &path, &written))?;
+    print(&report(
+        answers,
+        order.example,
+        &path,
+        &written,
+        &workspaces.notes,
+    ))?;
     let train_now = order.args.train;
     print(&next_steps(order.example, &rendered, &path, train_now))?;
     if train_now {

@@ -1,13 +1,19 @@
 //! A request of `kiln new`, before and after the prompts.
 
-use std::path::{Path, PathBuf};
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+};
 
-use super::args::{NewArgs, VcsArg};
+use super::{
+    args::{NewArgs, VcsArg, WorkspaceArg},
+    place::last_component,
+};
 use crate::{
     cli::folder,
     error::{Error, Result},
     name::Name,
-    project::{self, WriteOptions, Written, overlay::render_example, transaction},
+    project::{self, WriteOptions, Written, overlay::render_example, transaction, workspace},
     render::Rendered,
     template::{
         Template, Vcs,
@@ -27,6 +33,10 @@ pub(super) struct Order<'o> {
     pub example: Option<&'o Example>,
     /// The options set on the command line and in the values file.
     pub given: Values,
+    /// The folder of the project, if it is not that of the name.
+    pub folder: Option<PathBuf>,
+    /// What a Cargo workspace above does with the project; a prompt may set it.
+    pub workspace: Cell<Option<WorkspaceArg>>,
 }
 
 impl Order<'_> {
@@ -37,7 +47,7 @@ impl Order<'_> {
         {
             refuse_answers(example, &self.given, self.args.train)?;
         }
-        match (&self.args.path, name) {
+        match (&self.folder, name) {
             (Some(path), _) => self.settle(path),
             (None, Some(name)) => self.settle(&self.folder(name)),
             (None, None) => Ok(()),
@@ -56,12 +66,11 @@ impl Order<'_> {
 
     /// Checks the folder without changing it, as the name may still be being typed.
     pub fn check_folder(&self, folder: &Path) -> Result<()> {
-        let checked = project::check_destination(folder, self.args.force);
-        if checked.is_err() && !self.args.dry_run && transaction::is_unfinished(folder) {
-            // The interrupted transaction is rolled back before the project is written.
-            project::check_destination(folder, true)?;
-        } else {
-            checked?;
+        project::check_destination(folder)?;
+        // An interrupted transaction is rolled back before the project is written.
+        let undone = !self.args.dry_run && transaction::is_unfinished(folder);
+        if !self.args.force && !undone && has_entries(folder) {
+            self.check_free(folder)?;
         }
         match &self.args.template {
             Some(template) => folder::check_apart(template, folder),
@@ -69,9 +78,25 @@ impl Order<'_> {
         }
     }
 
+    /// Checks that the folder has no files of the template, as far as that is known before the prompts.
+    fn check_free(&self, folder: &Path) -> Result<()> {
+        match self.by_default()? {
+            Some(rendered) => project::check_free(&rendered, folder),
+            None => Ok(()),
+        }
+    }
+
+    /// The name that the wizard proposes.
+    pub fn proposed(&self) -> Result<String> {
+        let of_folder = self.folder.as_deref().map(last_component).transpose()?;
+        let of_example = || self.example.map(|example| example.name().to_owned());
+        let name = of_folder.flatten().or_else(of_example);
+        Ok(name.unwrap_or_else(|| PROPOSED.to_owned()))
+    }
+
     /// The folder of the project.
     pub fn folder(&self, name: &Name) -> PathBuf {
-        let path = self.args.path.clone();
+        let path = self.folder.clone();
         path.unwrap_or_else(|| PathBuf::from(name.package()))
     }
 
@@ -120,16 +145,45 @@ impl Order<'_> {
         Ok(rendered)
     }
 
+    /// The project with default answers; `None` if an option has no default.
+    fn by_default(&self) -> Result<Option<Rendered<'_>>> {
+        if self.open().any(|option| option.default.is_none()) {
+            return Ok(None);
+        }
+        let any = self.answers(Name::parse(PROPOSED)?, Values::new())?;
+        self.render(&any).map(Some)
+    }
+
     /// The manifest with default answers, whose dependencies the name is checked against as it is
     /// typed. Empty if an option has no default; the summary then checks the name.
     pub fn manifest(&self) -> Result<String> {
-        if self.open().any(|option| option.default.is_none()) {
-            return Ok(String::new());
-        }
-        let any = self.answers(Name::parse(PROPOSED)?, Values::new())?;
-        let rendered = self.render(&any)?;
+        let rendered = self.by_default()?.unwrap_or_default();
         let manifest = rendered.get("Cargo.toml").unwrap_or_default();
         Ok(String::from_utf8_lossy(manifest).into_owned())
+    }
+
+    /// What is done to the Cargo workspaces above a project in `folder`.
+    pub fn workspaces(&self, rendered: &Rendered<'_>, folder: &Path) -> Result<workspace::Plan> {
+        let choice = self.workspace.get().map(WorkspaceArg::choice);
+        workspace::plan(rendered, folder, choice)
+    }
+
+    /// Whether a workspace above would have a project of the proposed name as a member.
+    pub fn has_workspace(&self, name: Option<&Name>) -> Result<bool> {
+        let Some(rendered) = self.by_default()? else {
+            return Ok(false);
+        };
+        let proposed;
+        let name = match name {
+            Some(name) => name,
+            None => {
+                proposed = Name::parse(&self.proposed()?).or_else(|_| Name::parse(PROPOSED))?;
+                &proposed
+            }
+        };
+        let plan = workspace::plan(&rendered, &self.folder(name), None);
+        // What is wrong is said when it is known what the project is.
+        Ok(plan.is_ok_and(|plan| plan.matters()))
     }
 
     /// The files that writing the project would create, replace or leave unchanged.
@@ -148,6 +202,12 @@ impl Order<'_> {
             require_vcs: self.args.vcs == Some(VcsArg::Git),
         }
     }
+}
+
+fn has_entries(folder: &Path) -> bool {
+    folder
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Refuses options for a template, which asks for them when it is rendered.

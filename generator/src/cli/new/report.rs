@@ -16,6 +16,7 @@ pub(super) fn report(
     example: Option<&Example>,
     path: &Path,
     written: &Written,
+    workspaces: &[String],
 ) -> String {
     let mut text = String::new();
     let name = answers.name();
@@ -48,6 +49,7 @@ pub(super) fn report(
     for file in &written.replaced {
         let _ = writeln!(text, "  replaced {}", slashed(file));
     }
+    text.push_str(&asides(written, workspaces));
     text.push('\n');
     if let Some(example) = example {
         let _ = writeln!(
@@ -60,6 +62,21 @@ pub(super) fn report(
     let options = options_table(answers, example);
     if !options.is_empty() {
         let _ = writeln!(text, "{options}");
+    }
+    text
+}
+
+/// Lines about files that were kept, the repository, and the Cargo workspaces above.
+pub(super) fn asides(written: &Written, workspaces: &[String]) -> String {
+    let mut text = String::new();
+    for file in &written.kept {
+        let _ = writeln!(text, "  kept {} as it is", slashed(file));
+    }
+    for file in &written.extended {
+        let _ = writeln!(text, "  added the template's lines to {}", slashed(file));
+    }
+    for line in written.notes.iter().chain(workspaces) {
+        let _ = writeln!(text, "  {line}");
     }
     text
 }
@@ -102,7 +119,11 @@ pub(super) fn next_steps(
         ],
     };
     let steps: String = steps.iter().map(|step| format!("  {step}\n")).collect();
-    format!("Next:\n  cd {quoted}\n{steps}")
+    let enter = match path == "." {
+        true => String::new(),
+        false => format!("  cd {quoted}\n"),
+    };
+    format!("Next:\n{enter}{steps}")
 }
 
 /// The commands to run in a project, which may be of a team's template.

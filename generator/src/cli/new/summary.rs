@@ -5,9 +5,10 @@ use std::{fmt::Write as _, path::Path};
 use super::{
     order::Order,
     quote::quote,
-    report::{next_steps, options_table},
+    report::{asides, next_steps, options_table},
 };
 use crate::{
+    cli::output::note,
     display::{files, size, slashed},
     error::Result,
     project::{Written, tree},
@@ -23,9 +24,11 @@ const REPLACED_SHOWN: usize = 5;
 /// # Errors
 /// The project cannot be created.
 pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
-    let rendered = order.render(answers)?;
-    let written = order.plan(&rendered, answers)?;
+    let mut rendered = order.render(answers)?;
     let folder = order.folder(answers.name());
+    let workspaces = order.workspaces(&rendered, &folder)?;
+    workspaces.adapt(&mut rendered);
+    let written = order.plan(&rendered, answers)?;
     let mut text = format!("\n{}\n", headline(&rendered, &folder, &written));
     text.push_str(&tree::folders(&rendered));
     for file in written.replaced.iter().take(REPLACED_SHOWN) {
@@ -33,6 +36,10 @@ pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
     }
     if let Some(more @ 1..) = written.replaced.len().checked_sub(REPLACED_SHOWN) {
         let _ = writeln!(text, "  replaces {} more", files(more));
+    }
+    text.push_str(&asides(&written, &workspaces.notes));
+    for warning in written.warnings.iter().chain(&workspaces.warnings) {
+        let _ = writeln!(text, "  warning: {warning}");
     }
     let options = options_table(answers, order.example);
     if !options.is_empty() {
@@ -49,13 +56,19 @@ pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
 /// # Errors
 /// The project cannot be created.
 pub(crate) fn dry_run(order: &Order<'_>, answers: &Answers) -> Result<String> {
-    let rendered = order.render(answers)?;
-    let written = order.plan(&rendered, answers)?;
+    let mut rendered = order.render(answers)?;
     let folder = order.folder(answers.name());
+    let workspaces = order.workspaces(&rendered, &folder)?;
+    workspaces.adapt(&mut rendered);
+    let written = order.plan(&rendered, answers)?;
+    for warning in written.warnings.iter().chain(&workspaces.warnings) {
+        note(&format!("warning: {warning}"));
+    }
     let exists = folder.exists();
     Ok(format!(
-        "{}\n\n{}\nDry run: nothing was written.\n",
+        "{}\n{}\n{}\nDry run: nothing was written.\n",
         headline(&rendered, &folder, &written),
+        asides(&written, &workspaces.notes),
         tree::list(&rendered, exists.then_some(&written)),
     ))
 }
@@ -85,7 +98,13 @@ fn headline(rendered: &Rendered<'_>, folder: &Path, written: &Written) -> String
 /// The equivalent command without prompts, which sets only options that differ from their defaults.
 pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
     let args = order.args;
-    let mut command = format!("kiln new {}", quote(answers.name().given()));
+    let name = answers.name().given();
+    // A path that was given in place of the name, or else the name.
+    let given = args.name.as_deref().unwrap_or(name);
+    let mut command = format!("kiln new {}", quote(given));
+    if let Some(name) = args.named.as_ref().filter(|_| args.name.is_some()) {
+        let _ = write!(command, " --name={}", quote(name));
+    }
     if let Some(path) = &args.path {
         // `=` allows for a path that starts with a dash.
         let _ = write!(command, " --path={}", quote(&path.display().to_string()));
@@ -112,6 +131,9 @@ pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
     }
     if let Some(vcs) = args.vcs {
         let _ = write!(command, " --vcs {}", vcs.name());
+    }
+    if let Some(workspace) = order.workspace.get() {
+        let _ = write!(command, " --workspace {}", workspace.name());
     }
     if args.train {
         command.push_str(" --train");

@@ -37,7 +37,7 @@ impl<'q> Question<'q> {
     }
 
     /// A question with several labelled choices.
-    fn choice(key: &str, prompt: &str, choices: Vec<Choice>) -> Self {
+    pub fn choice(key: &str, prompt: &str, choices: Vec<Choice>) -> Self {
         let default = choices.first().map(|choice| choice.value.clone());
         Self {
             option: option(key, prompt, OptionKind::Choice(choices), default),
@@ -284,7 +284,8 @@ fn ask_again(question: &Question<'_>, answer: &mut Value, asker: &mut dyn Ask) -
     Ok(Decision::Again)
 }
 
-fn choice(value: &str, label: &str) -> Choice {
+/// A choice with its label.
+pub(super) fn choice(value: &str, label: &str) -> Choice {
     Choice {
         value: value.to_owned(),
         label: label.to_owned(),

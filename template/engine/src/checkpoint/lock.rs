@@ -93,6 +93,18 @@ fn lock(path: &Path, folder: &Path) -> Result<Option<File>> {
     }
 }
 
+/// The process that holds the lock on `folder`; `None` if there is none, or the file system has no locks.
+pub(crate) fn held_by(folder: &Path) -> Option<String> {
+    let path = folder.join(NAME);
+    let file = File::open(&path).ok()?;
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {
+            Some(holder(&path).unwrap_or_else(|| "another process".to_owned()))
+        }
+        _ => None,
+    }
+}
+
 fn has_no_locks(error: &io::Error) -> bool {
     // ENOLCK has no kind: a network file system without a lock service.
     const NO_LOCKS: i32 = 37;

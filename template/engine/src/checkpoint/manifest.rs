@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::folder::{self, Files, Unusable};
-use crate::{metric::MetricStates, run_record::RunRecord, training::StoppingState};
+use crate::{
+    metric::MetricStates, precision::LossScale, run_record::RunRecord, training::StoppingState,
+};
 
 /// Version of the manifest format.
 const VERSION: u32 = 1;
@@ -77,6 +79,9 @@ pub struct Manifest {
     /// The state of early stopping and of the time limit; `None` without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping: Option<StoppingState>,
+    /// The state of the loss scale, of trainings with `--precision float16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
 }
 
 impl Manifest {
@@ -108,6 +113,7 @@ impl Manifest {
             },
             run,
             stopping: None,
+            loss_scale: None,
         }
     }
 
@@ -145,7 +151,8 @@ impl Manifest {
             == (other.progress, other.seed, other.train_examples)
             && (self.replicas, &self.parameters, &self.metrics)
                 == (other.replicas, &other.parameters, &other.metrics)
-            && (&self.ema, &self.validation) == (&other.ema, &other.validation)
+            && (&self.ema, &self.validation, self.loss_scale)
+                == (&other.ema, &other.validation, other.loss_scale)
     }
 
     /// The manifest among `files`.

@@ -37,6 +37,7 @@ use crate::{
     metric::{MetricStates, merge_metric_states, metric_states},
     model::running_statistics,
     options::Options,
+    precision,
     report::terminal,
     run_record::RunRecord,
     task::{Metrics, Task, TrainState},
@@ -61,12 +62,18 @@ pub enum Goal {
     Lowest,
 }
 
-impl Best {
+impl Goal {
     pub(crate) fn is_better(self, value: f64, than: f64) -> bool {
-        match self.goal {
+        match self {
             Goal::Highest => value > than,
             Goal::Lowest => value < than,
         }
+    }
+}
+
+impl Best {
+    pub(crate) fn is_better(self, value: f64, than: f64) -> bool {
+        self.goal.is_better(value, than)
     }
 
     /// Whether `value` is better than another one by more than `change`.
@@ -117,6 +124,11 @@ impl Checkpoints {
         self.run = Some(run);
     }
 
+    /// The run metadata, once recorded.
+    pub(crate) fn run(&self) -> Option<&RunRecord> {
+        self.run.as_ref()
+    }
+
     /// The folder, if it has checkpoints, intact or not.
     ///
     /// # Errors
@@ -165,7 +177,9 @@ impl Checkpoints {
         let snapshot = snapshot::<T>().with_context(|| cannot.clone())?;
         let average = options.ema.map(|_| ema_snapshot::<T>()).transpose();
         let average = average.with_context(|| cannot.clone())?;
-        if !globals::strategy()?.is_chief() {
+        let strategy = globals::strategy()?;
+        let loss_scale = strategy.run_on_first(|_| Ok(precision::loss_scale()))?;
+        if !strategy.is_chief() {
             return Ok(());
         }
         let writing = interrupt::writing();
@@ -186,6 +200,7 @@ impl Checkpoints {
                     checkpoints.run.clone(),
                 );
                 manifest.stopping = stopping;
+                manifest.loss_scale = loss_scale;
                 if let Some((average, statistics)) = average {
                     manifest.ema = Some(average.insert_into(&mut files, EMA)?);
                     trainable::insert_statistics(&mut files, EMA, &statistics);
@@ -558,6 +573,21 @@ impl Checkpoint {
         trainable::model_bytes(&self.files, of).with_context(|| self.cannot())
     }
 
+    /// Says on the standard error that predictions are of averaged weights, if they are.
+    ///
+    /// # Errors
+    /// The checkpoint has none, and they are asked for.
+    pub(crate) fn note_averaged_predictions(&self) -> Result<()> {
+        if self.model_files()? == EMA {
+            terminal::warn(self.averaged("predicting with"));
+        }
+        Ok(())
+    }
+
+    fn averaged(&self, doing: &str) -> String {
+        format!("{doing} the averaged weights of {}", self.path.display())
+    }
+
     /// Loads the model of the checkpoint on all replicas, for a test.
     ///
     /// # Errors
@@ -566,8 +596,7 @@ impl Checkpoint {
         let (files, of) = (Arc::clone(&self.files), self.model_files()?);
         let strategy = globals::strategy()?;
         if of == EMA && strategy.is_chief() {
-            let path = self.path.display();
-            terminal::print(format_args!("testing the averaged weights of {path}"));
+            terminal::print(self.averaged("testing"));
         }
         let restored = strategy.run_on_all(move |_| {
             globals::update_model::<T>(|model| {
@@ -628,6 +657,7 @@ impl Checkpoint {
                 Ok(trainable.with_model(model))
             })?;
             globals::set_step(manifest.progress.step);
+            precision::restore(manifest.loss_scale);
             let states = states_for(&manifest.metrics(), rank, replicas);
             globals::with_metrics::<T, _>(Split::Train, |metrics| {
                 merge_metric_states(&mut metrics.all(), &states)

@@ -12,7 +12,10 @@ use sha2::{Digest, Sha256};
 use super::folder::Files;
 use crate::{
     bytes::{hex, to_bytes, to_values},
-    model::{load_running_statistics, named_parameters, read_parameters, running_statistics},
+    model::{
+        first_non_finite, frozen, keep_frozen, load_running_statistics, named_ids, read_parameters,
+        running_statistics, trains,
+    },
     optim::ScheduledOptimizer,
     task::TrainState,
 };
@@ -115,18 +118,15 @@ fn hash(values: Vec<Vec<f32>>) -> String {
 /// Checks that all trainable parameters are finite, as a checkpoint of others is useless.
 ///
 /// # Errors
-/// A parameter is not finite; the message names it.
+/// A parameter is not finite, and the message names it; a device failed.
 pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
-    // Parameters that do not train may be constants, such as a mask of minus infinity.
-    for (path, values) in named_parameters(model) {
-        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-            bail!(
-                "the parameter `{path}` holds {value}: the training has diverged; resume from an earlier \
-                 checkpoint with a lower --learning-rate"
-            );
-        }
+    match first_non_finite(model, trains)? {
+        Some((path, value)) => bail!(
+            "the parameter `{path}` holds {value}: the training has diverged; resume from an earlier \
+             checkpoint with a lower --learning-rate"
+        ),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Loads the parameters in `files` into `model`.
@@ -135,8 +135,12 @@ pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
 /// The file is missing, or does not match the model: the message names the first mismatch with its shapes.
 pub fn load_model<M: Module>(model: M, files: &Files, of: ModelFiles) -> Result<M> {
     let record = ModuleRecord::from_bytes(bytes(files, of.model)?).map_err(damaged(of.model))?;
+    let frozen = frozen(&model);
     let loaded = model.try_load_record(record);
-    loaded.map_err(|error| anyhow!("it does not match the model in src/model.rs: {error}"))
+    let loaded =
+        loaded.map_err(|error| anyhow!("it does not match the model in src/model.rs: {error}"))?;
+    keep_frozen(&frozen, &loaded);
+    Ok(loaded)
 }
 
 /// The file of the model in `files`.
@@ -167,8 +171,11 @@ where
     S: TrainState<Model: Module>,
 {
     let model = load_model(trainable.model().clone(), files, MODEL)?;
+    // The parameters have the ids of the file.
+    let parameters = named_ids(&model);
     let mut trainable = trainable.with_model(model);
     for (name, optimizer) in trainable.optimizers_mut() {
+        optimizer.assign_groups(&parameters)?;
         load_optimizer(optimizer, name, files)?;
     }
     Ok(trainable)
@@ -254,7 +261,10 @@ mod tests {
         tensor::Device,
     };
 
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::model::freeze;
 
     #[derive(Module, Debug)]
     struct Layers {
@@ -282,6 +292,19 @@ mod tests {
         let [saved, loaded] = [saved.hidden.weight, loaded.hidden.weight];
         assert_eq!(saved.id, loaded.id);
         assert_eq!(saved.val().into_data(), loaded.val().into_data());
+    }
+
+    #[test]
+    fn frozen_parameters_are_frozen_with_the_ids_of_a_file() {
+        let model = layers(3).train();
+        let ids = HashSet::from([model.hidden.weight.id]);
+        let model = freeze(model, &ids).unwrap();
+        let loaded = load_model(model, &files(layers(3)), MODEL).unwrap();
+        assert!(!ids.contains(&loaded.hidden.weight.id));
+        assert_eq!(running_statistics(&loaded), [0.0; 0]);
+        let of_loaded = frozen(&loaded);
+        assert_eq!(of_loaded["hidden.weight"], loaded.hidden.weight.id);
+        assert_eq!((of_loaded.len(), named_ids(&loaded).len()), (1, 4));
     }
 
     #[test]

@@ -8,19 +8,17 @@ use clap::{
 };
 use toml::{
     Spanned,
-    de::{DeTable, DeValue},
+    de::{DeString, DeTable, DeValue},
 };
 
 use super::{
     CONFIG,
     kind::{Kind, is_list},
 };
+use crate::similar::nearest;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-
-/// Least Jaro similarity of a key that is proposed for an unknown one, as in clap's suggestions.
-const SIMILAR: f64 = 0.7;
 
 /// The errors of clap that are of a value, and of the file if the value is.
 const OF_A_VALUE: [ErrorKind; 8] = [
@@ -59,10 +57,14 @@ pub fn read(path: &Path, command: &Command) -> Result<Vec<Setting>, Vec<String>>
     parse(&shown, &text, command)
 }
 
-fn contents(path: &Path) -> Result<String, String> {
+/// The text of a configuration file.
+///
+/// # Errors
+/// It is a folder, larger than 1 MiB, no UTF-8, or cannot be read.
+pub fn contents(path: &Path) -> Result<String, String> {
     if path.is_dir() {
         return Err(
-            "it is a folder; --config takes a file, such as the run.toml of a run".to_owned(),
+            "it is a folder, and no configuration file such as the run.toml of a run".to_owned(),
         );
     }
     let mut text = String::new();
@@ -78,18 +80,11 @@ fn contents(path: &Path) -> Result<String, String> {
 /// As [`read`], of the text of the file `path`.
 fn parse(path: &str, text: &str, command: &Command) -> Result<Vec<Setting>, Vec<String>> {
     let source = Source { path, text };
-    let (table, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        let of =
-            |error: &toml::de::Error| source.error(error.span().unwrap_or(0..0), error.message());
-        return Err(errors.iter().map(of).collect());
-    }
+    let entries = source.entries()?;
     // The number of values of each option is known once the command is built.
     let mut command = command.clone();
     command.build();
     let (mut settings, mut errors) = (Vec::<Setting>::new(), Vec::new());
-    let mut entries: Vec<_> = table.into_inner().into_iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
     for (key, value) in entries {
         match setting(&source, &command, &key, &value) {
             Ok(setting) => match settings.iter().find(|other| other.id == setting.id) {
@@ -109,13 +104,39 @@ fn parse(path: &str, text: &str, command: &Command) -> Result<Vec<Setting>, Vec<
     }
 }
 
-/// A file with its text.
-struct Source<'a> {
-    path: &'a str,
-    text: &'a str,
+/// A key of a table, and its value.
+pub type Entry<'a> = (Spanned<DeString<'a>>, Spanned<DeValue<'a>>);
+
+/// The entries of a table, in the order of the file.
+pub fn in_order(table: DeTable) -> Vec<Entry> {
+    let mut entries: Vec<_> = table.into_iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
 }
 
-impl Source<'_> {
+/// A file with its text.
+pub struct Source<'a> {
+    /// The path, as in messages.
+    pub path: &'a str,
+    /// The whole text.
+    pub text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    /// The entries at the top of the file, in its order.
+    ///
+    /// # Errors
+    /// A text per syntax error.
+    pub fn entries(&self) -> Result<Vec<Entry<'a>>, Vec<String>> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        if errors.is_empty() {
+            return Ok(in_order(table.into_inner()));
+        }
+        let of =
+            |error: &toml::de::Error| self.error(error.span().unwrap_or(0..0), error.message());
+        Err(errors.iter().map(of).collect())
+    }
+
     /// Line and column of a byte, both from 1; a column is a character.
     fn line_and_column(&self, byte: usize) -> (usize, usize) {
         let before = &self.text[..self.text.floor_char_boundary(byte)];
@@ -124,13 +145,13 @@ impl Source<'_> {
     }
 
     /// `FILE:LINE:COLUMN`.
-    fn place(&self, byte: usize) -> String {
+    pub fn place(&self, byte: usize) -> String {
         let (line, column) = self.line_and_column(byte);
         format!("{}:{line}:{column}", self.path)
     }
 
     /// A message with its place, and the line with the place underlined.
-    fn error(&self, span: Range<usize>, message: impl fmt::Display) -> String {
+    pub fn error(&self, span: Range<usize>, message: impl fmt::Display) -> String {
         let (number, column) = self.line_and_column(span.start);
         let line = self.text.lines().nth(number - 1).unwrap_or_default();
         // Tabs and control characters would shift the underline or act on the terminal.
@@ -152,8 +173,11 @@ impl Source<'_> {
     }
 }
 
-/// An option of the file from its key and value.
-fn setting(
+/// An option of the file from its key and value; `command` is built.
+///
+/// # Errors
+/// The key is no option, or the value is not one of it.
+pub fn setting(
     source: &Source,
     command: &Command,
     key: &Spanned<impl AsRef<str>>,
@@ -177,7 +201,7 @@ fn setting(
 }
 
 /// The option of a key, with its long name, whose hyphens may be underscores in the key.
-fn option<'a>(command: &'a Command, key: &str) -> Option<(&'a Arg, &'a str)> {
+pub fn option<'a>(command: &'a Command, key: &str) -> Option<(&'a Arg, &'a str)> {
     let is_key = |name: &str| name == key || key_of(name) == key;
     options(command).find(|(argument, long)| {
         let aliases = argument.get_all_aliases().unwrap_or_default();
@@ -229,19 +253,14 @@ fn unknown(command: &Command, key: &str, value: &DeValue) -> String {
         DeValue::Table(_) => format!("unknown table `{key}`: options stand in no table"),
         _ => format!("unknown option `{key}`"),
     };
-    let similarity = |long: &str| strsim::jaro(&key_of(key), &key_of(long));
-    let similar = options(command).map(|(_, long)| (similarity(long), long));
-    let nearest = similar.max_by(|left, right| left.0.total_cmp(&right.0));
-    match nearest {
-        Some((similarity, long)) if similarity > SIMILAR => {
-            format!("{what}; the nearest option is `{}`", key_of(long))
-        }
-        _ => format!("{what}; --help lists all options"),
+    match nearest(&key_of(key), options(command).map(|(_, long)| key_of(long))) {
+        Some((_, key)) => format!("{what}; the nearest option is `{key}`"),
+        None => format!("{what}; --help lists all options"),
     }
 }
 
 /// `a`, `b` and `c`.
-fn listed(names: &[String]) -> String {
+pub fn listed(names: &[String]) -> String {
     match names.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
         _ => names.concat(),
@@ -359,13 +378,7 @@ fn scalar(kind: Kind, key: &str, value: &Spanned<DeValue>) -> Result<String, Mis
     text.ok_or_else(|| {
         let this = match value.get_ref() {
             DeValue::Integer(_) if matches!(kind, Kind::Integer | Kind::Float) => "beyond 128 bits",
-            DeValue::String(_) => "a string",
-            DeValue::Integer(_) => "an integer",
-            DeValue::Float(_) => "a float",
-            DeValue::Boolean(_) => "a boolean",
-            DeValue::Datetime(_) => "a date or time",
-            DeValue::Array(_) => "an array",
-            DeValue::Table(_) => "a table",
+            value => type_of(value),
         };
         (
             value.span(),
@@ -388,10 +401,28 @@ fn check(command: &Command, long: &str, words: &[OsString]) -> Result<(), String
     if !is_of_this || !OF_A_VALUE.contains(&error.kind()) {
         return Ok(());
     }
+    Err(in_a_line(&error))
+}
+
+/// The message of an error of clap, without the usage.
+pub fn in_a_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let end =
         ["\n\nFor more information", "\n\nUsage:"].map(|end| text.find(end).unwrap_or(text.len()));
     let text = &text[..end[0].min(end[1])];
-    Err(text.split_whitespace().collect::<Vec<_>>().join(" "))
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The type of a value as a noun with an article.
+pub fn type_of(value: &DeValue) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
 }

@@ -4,8 +4,8 @@
 //! variable sets them: conflicts, requirements and values are those of the command line, for the options of
 //! the engine and of a task alike.
 
-mod file;
-mod kind;
+pub(crate) mod file;
+pub(crate) mod kind;
 mod write;
 
 use std::{
@@ -99,6 +99,78 @@ pub(crate) fn parse(command: &Command, words: &[OsString]) -> Result<Given, Refu
     Ok(Given { matches, from_file })
 }
 
+/// Parses `settings` together, as a command line without a subcommand.
+///
+/// # Errors
+/// They do not fit together: a text with the places of those that it names.
+pub(crate) fn parse_settings(
+    command: &Command,
+    settings: &[Setting],
+) -> Result<ArgMatches, String> {
+    let program = OsString::from(command.get_name());
+    let words = merge(&[program], settings, false);
+    let parsed = command.clone().try_get_matches_from(words);
+    parsed.map_err(|error| {
+        let notes = notes(&error, settings);
+        let message = file::in_a_line(&error);
+        [message]
+            .into_iter()
+            .chain(notes)
+            .collect::<Vec<_>>()
+            .join("\n")
+    })
+}
+
+/// The options that the command line and its configuration file set, as settings.
+pub(crate) fn given_settings(command: &Command, matches: &ArgMatches) -> Vec<Setting> {
+    let given = file::options(command).filter(|(argument, _)| {
+        let id = argument.get_id().as_str();
+        matches.try_contains_id(id).is_ok()
+            && matches.value_source(id) == Some(ValueSource::CommandLine)
+    });
+    let settings = given.map(|(argument, long)| Setting {
+        id: argument.get_id().to_string(),
+        long: long.to_owned(),
+        words: given_words(argument, long, matches),
+        is_global: argument.is_global_set(),
+        place: "the command line".to_owned(),
+    });
+    settings.collect()
+}
+
+/// The words of an option that was given.
+fn given_words(argument: &Arg, long: &str, matches: &ArgMatches) -> Vec<OsString> {
+    let (id, option) = (
+        argument.get_id().as_str(),
+        OsString::from(format!("--{long}")),
+    );
+    let joined = |value: &OsStr| {
+        let mut word = option.clone();
+        word.push("=");
+        word.push(value);
+        word
+    };
+    let values = || matches.get_raw(id).into_iter().flatten();
+    match argument.get_action() {
+        ArgAction::Count => vec![option.clone(); matches.get_count(id).into()],
+        action if !action.takes_values() => vec![option],
+        _ if argument.get_value_delimiter().is_some() => {
+            let values: Vec<&OsStr> = values().collect();
+            vec![joined(&values.join(OsStr::new(",")))]
+        }
+        _ if argument
+            .get_num_args()
+            .is_some_and(|range| range.max_values() > 1) =>
+        {
+            [option.clone()]
+                .into_iter()
+                .chain(values().map(OsString::from))
+                .collect()
+        }
+        _ => values().map(joined).collect(),
+    }
+}
+
 /// The path of `--config`; `None` without it, or in a program that has no such option.
 fn config(matches: &ArgMatches) -> Option<PathBuf> {
     matches.try_get_one::<PathBuf>(CONFIG).ok()?.cloned()
@@ -155,7 +227,7 @@ fn ensure_no_flag_is_set_and_unset(
 }
 
 /// Whether an option or its negation is on the command line or in the environment.
-fn is_given(matches: &ArgMatches, id: &str) -> bool {
+pub(crate) fn is_given(matches: &ArgMatches, id: &str) -> bool {
     let is_given = |id: &str| {
         // An unknown id would panic.
         let is_known = matches.try_contains_id(id).is_ok();

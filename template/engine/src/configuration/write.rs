@@ -18,13 +18,15 @@ use crate::{
 };
 
 /// Options of one start or one machine, which do not change the results: they stand in `run.toml` as comments.
-const NOT_REPEATED: [&str; 6] = [
+const NOT_REPEATED: [&str; 8] = [
     "resume",
     "output-dir",
     "devices",
     "hosts",
     "kernel-cache",
     "kernels",
+    "mlflow",
+    "mlflow-experiment",
 ];
 
 /// The option whose default depends on the machine and changes the results.

@@ -14,7 +14,7 @@ use burn::{
 
 use super::{Augment, BatchInfo, BatchOptions, dataset::Shared, stream};
 use crate::{
-    replica::{PerReplica, panic_message, replica_context},
+    replica::{Counted, PerReplica, panic_message, replica_context},
     report::profile::{Phase, span},
 };
 
@@ -35,6 +35,11 @@ pub trait Collate: Module {
     /// The images `[batch, channels, height, width]` that the model gets, if examples are images. Contract
     /// tests compare them with the pictures of the examples.
     fn images(&self) -> Option<Tensor<4>> {
+        None
+    }
+
+    /// The number of tokens, without padding, if examples are sequences: reports then have tokens per second.
+    fn tokens(&self) -> Option<usize> {
         None
     }
 }
@@ -164,10 +169,17 @@ impl<E> Shard<E> {
             true => replica.device().clone(),
             false => replica.device().clone().without_autodiff(),
         };
-        let mut batches = Vec::new();
+        let mut batches: Vec<B> = Vec::new();
         for part in 0..parts {
             let examples = examples.drain(..len * (part + 1) / parts - len * part / parts);
             batches.push(B::collate(examples.collect(), &device)?);
+        }
+        if training {
+            let tokens = batches.iter().filter_map(B::tokens).sum();
+            replica.add_trained(Counted {
+                examples: len,
+                tokens,
+            });
         }
         Ok(batches)
     }

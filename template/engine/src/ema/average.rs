@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use crate::{
     comm::{PIECE, on_all_threads},
-    model::buffers,
+    model::{buffers, frozen},
     replica::{read_all, read_data},
     vectors::vectorized,
 };
@@ -130,6 +130,7 @@ impl Average {
     pub fn apply<M: Module>(&self, model: &M, statistics: &[f32]) -> M {
         let mut write = Write {
             buffers: buffers(model),
+            frozen: frozen(model).into_values().collect(),
             parameters: self.parameters.clone().into_iter(),
             statistics,
         };
@@ -209,6 +210,7 @@ fn statistics<M: Module>(model: &M) -> Vec<Tensor<1>> {
 
 struct Write<'a> {
     buffers: HashSet<ParamId>,
+    frozen: HashSet<ParamId>,
     parameters: vec::IntoIter<Tensor<1>>,
     statistics: &'a [f32],
 }
@@ -224,6 +226,9 @@ impl ModuleMapper for Write<'_> {
                 let mean: Tensor<D> = Tensor::from_data(data, &old.device());
                 mean.cast(old.dtype())
             });
+        }
+        if self.frozen.contains(&param.id) {
+            return param;
         }
         let average = self
             .parameters

@@ -13,7 +13,7 @@ use super::{
     operation::{self, Operation, tensor},
     unfolded::{Buffers, Convolution, Gradients},
 };
-use crate::comm::add;
+use crate::{comm::add, precision};
 
 /// Parts of a batch with partial gradient sums; independent of the number of threads, for a fixed order
 /// of summation.
@@ -64,6 +64,7 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
         dilation: layer.dilation,
         padding,
         pooled,
+        half: precision::active(),
     };
     let is_ours = layer.groups == 1 && inputs == channels && batch > 0;
     let is_ours = is_ours && convolution.fits() && convolution.output_values() > 0;

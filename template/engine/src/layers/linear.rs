@@ -10,10 +10,14 @@ use burn::{
 use rayon::prelude::*;
 
 use super::{
-    matrix::{Matrix, Threads, multiply},
+    matrix::{Matrix, Threads},
     operation::{self, Operation, tensor},
+    rounded::multiply_in,
 };
-use crate::comm::add;
+use crate::{
+    comm::add,
+    precision::{self, Half},
+};
 
 /// Rows and columns of a transposed tile.
 const TILE: usize = 16;
@@ -26,7 +30,11 @@ pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>
     if dims.last() != Some(&inputs) || dims.contains(&0) || outputs == 0 {
         return None;
     }
-    let product = Product { inputs, outputs };
+    let product = Product {
+        inputs,
+        outputs,
+        half: precision::active(),
+    };
     let weight = layer.weight.val();
     match &layer.bias {
         Some(bias) => operation::on_cpu(product, [x, &weight, &bias.val()]),
@@ -39,13 +47,19 @@ pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>
 struct Product {
     inputs: usize,
     outputs: usize,
+    /// The type of operands.
+    half: Option<Half>,
 }
 
 impl<const N: usize> Operation<Flex, N> for Product {
     type Kept = ();
 
     fn forward(&self, tensors: [&FlexTensor; N]) -> (FlexTensor, ()) {
-        let Product { inputs, outputs } = *self;
+        let Product {
+            inputs,
+            outputs,
+            half,
+        } = *self;
         let (x, weight, bias) = (tensors[0], tensors[1], tensors.get(2));
         let values = x.storage::<f32>();
         let rows = values.len() / inputs;
@@ -56,7 +70,8 @@ impl<const N: usize> Operation<Flex, N> for Product {
         };
         let left = Matrix::new(values, [rows, inputs]);
         let right = Matrix::new(weight.storage(), [inputs, outputs]);
-        multiply(&mut output, bias.is_some(), left, right, Threads::All);
+        let threads = Threads::All;
+        multiply_in(half, &mut output, bias.is_some(), left, right, threads);
         (rows_of(x, output, outputs), ())
     }
 
@@ -67,19 +82,23 @@ impl<const N: usize> Operation<Flex, N> for Product {
         gradient: FlexTensor,
         wanted: [bool; N],
     ) -> [Option<FlexTensor>; N] {
-        let Product { inputs, outputs } = *self;
+        let Product {
+            inputs,
+            outputs,
+            half,
+        } = *self;
         let (x, weight) = (tensors[0], tensors[1]);
         let values = gradient.storage::<f32>();
         let rows = values.len() / outputs;
         let gradient = Matrix::new(values, [rows, outputs]);
         let of_x = || {
             let weight = Matrix::new(weight.storage(), [inputs, outputs]);
-            rows_of(x, x_gradient(gradient, weight), inputs)
+            rows_of(x, x_gradient(half, gradient, weight), inputs)
         };
         let of_weight = || {
             let x = Matrix::new(x.storage(), [rows, inputs]).transposed();
             let mut sums = vec![0.0; inputs * outputs];
-            multiply(&mut sums, false, x, gradient, Threads::All);
+            multiply_in(half, &mut sums, false, x, gradient, Threads::All);
             tensor(sums, [inputs, outputs])
         };
         array::from_fn(|number| {
@@ -102,11 +121,13 @@ fn rows_of(like: &FlexTensor, values: Vec<f32>, columns: usize) -> FlexTensor {
 }
 
 /// `gradient * transposed weight`, `[rows, inputs]`, from `[rows, outputs]` and `[inputs, outputs]`.
-fn x_gradient(gradient: Matrix, weight: Matrix) -> Vec<f32> {
+fn x_gradient(half: Option<Half>, gradient: Matrix, weight: Matrix) -> Vec<f32> {
     let ([rows, outputs], [inputs, _]) = (gradient.size(), weight.size());
     let mut product = vec![0.0; rows * inputs];
-    if rows >= outputs {
-        multiply(
+    // In bfloat16, all operands are packed at the same cost.
+    if rows >= outputs || half == Some(Half::Bfloat16) {
+        multiply_in(
+            half,
             &mut product,
             false,
             gradient,
@@ -117,7 +138,8 @@ fn x_gradient(gradient: Matrix, weight: Matrix) -> Vec<f32> {
     }
     // The library packs its operands, and packing a large transposed weight takes as long as the product.
     // The transposed product uses the weight as it is.
-    multiply(
+    multiply_in(
+        half,
         &mut product,
         false,
         weight,

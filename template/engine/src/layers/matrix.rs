@@ -47,6 +47,16 @@ impl<'a> Matrix<'a> {
         self.size
     }
 
+    /// Strides of rows and columns.
+    pub fn strides(&self) -> [usize; 2] {
+        self.strides
+    }
+
+    /// The slice from the first value of the matrix on; it may be longer than the matrix.
+    pub fn values(&self) -> &'a [f32] {
+        self.values
+    }
+
     /// The transposed view of the same values.
     pub fn transposed(self) -> Self {
         let ([rows, columns], [row, column]) = (self.size, self.strides);

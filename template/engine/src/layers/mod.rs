@@ -1,7 +1,9 @@
-//! Burn's layers with faster CPU kernels, and reproducible dropout. Parameters stay in Burn's modules, so
-//! checkpoints are unaffected.
+//! Burn's layers with faster CPU kernels, in the [`precision`] of their thread, and reproducible dropout.
+//! Parameters stay in Burn's modules, so checkpoints are unaffected.
 
 mod attention;
+#[cfg(feature = "cpu-layers")]
+pub mod bfloat16;
 #[cfg(feature = "cpu-layers")]
 mod convolution;
 mod dropout;
@@ -16,33 +18,56 @@ pub mod operation;
 #[cfg(feature = "cpu-layers")]
 mod passes;
 #[cfg(feature = "cpu-layers")]
+mod rounded;
+#[cfg(feature = "cpu-layers")]
 mod unfolded;
 
 use burn::{
-    nn::{Linear, conv::Conv2d, pool::MaxPool2d},
+    nn::{
+        Linear,
+        conv::{Conv2d, ConvTranspose2d},
+        pool::MaxPool2d,
+    },
     tensor::{
         Tensor,
         activation::{self, relu},
     },
 };
 
+use crate::{flops, precision};
+
 pub use attention::causal_attention;
 pub use dropout::Dropout;
+#[cfg(feature = "cpu-layers")]
+pub use rounded::multiply_in;
 
 /// `layer.forward(x)`, up to rounding: from `[batch, channels, height, width]` to `[batch, outputs, ..]`.
 ///
 /// On the CPU with the feature `cpu-layers`, in `f32` and without groups, images are unfolded into
 /// matrices (im2col) piece by piece, forward and backward. Otherwise, and under gradient checkpointing,
-/// this calls Burn's layer.
+/// this calls Burn's layer. Products are in the [`precision`] of this thread.
 ///
 /// # Panics
 /// As [`Conv2d::forward`]: shapes do not match.
 pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(feature = "cpu-layers")]
-    if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
-        return convolved;
-    }
-    layer.forward(x)
+    flops::convolution(layer, &x);
+    precision::scale_gradients_of(layer, x, |layer, x| {
+        #[cfg(feature = "cpu-layers")]
+        if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
+            return convolved;
+        }
+        precision::conv2d(layer, x)
+    })
+}
+
+/// `layer.forward(x)` in the [`precision`] of this thread: from `[batch, channels, height, width]` to
+/// `[batch, outputs, ..]`.
+///
+/// # Panics
+/// As [`ConvTranspose2d::forward`]: shapes do not match.
+pub fn conv_transpose2d(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
+    flops::transposed_convolution(layer, &x);
+    precision::scale_gradients_of(layer, x, precision::conv_transpose2d)
 }
 
 /// `pool.forward(relu(layer.forward(x)))`, up to rounding.
@@ -53,28 +78,39 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// # Panics
 /// As [`Conv2d::forward`]: shapes do not match.
 pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    #[cfg(feature = "cpu-layers")]
-    if convolution::is_2x2(pool)
-        && let Some(pooled) = convolution::on_cpu(layer, true, &x)
-    {
-        return pooled;
-    }
-    pool.forward(relu(conv2d(layer, x)))
+    flops::convolution(layer, &x);
+    precision::scale_gradients_of(layer, x, |layer, x| {
+        #[cfg(feature = "cpu-layers")]
+        if convolution::is_2x2(pool)
+            && let Some(pooled) = convolution::on_cpu(layer, true, &x)
+        {
+            return pooled;
+        }
+        #[cfg(feature = "cpu-layers")]
+        if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
+            return pool.forward(relu(convolved));
+        }
+        pool.forward(relu(precision::conv2d(layer, x)))
+    })
 }
 
 /// `layer.forward(x)`, up to rounding: from `[.., inputs]` to `[.., outputs]`.
 ///
 /// On the CPU with the feature `cpu-layers`, in `f32`, the product accumulates onto the bias, and the
 /// backward pass uses the weight without transposing it. Otherwise this calls Burn's layer, as [`conv2d`].
+/// Products are in the [`precision`] of this thread.
 ///
 /// # Panics
 /// As [`Linear::forward`]: shapes do not match.
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    #[cfg(feature = "cpu-layers")]
-    if let Some(product) = linear::on_cpu(layer, &x) {
-        return product;
-    }
-    layer.forward(x)
+    flops::product(layer, &x);
+    precision::scale_gradients_of(layer, x, |layer, x| {
+        #[cfg(feature = "cpu-layers")]
+        if let Some(product) = linear::on_cpu(layer, &x) {
+            return product;
+        }
+        precision::linear(layer, x)
+    })
 }
 
 /// [`activation::gelu`], up to rounding: the Gaussian error linear unit of each value, of the same shape.

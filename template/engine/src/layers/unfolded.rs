@@ -9,9 +9,11 @@
 use std::ops::Range;
 
 use super::{
-    matrix::{Matrix, Threads, multiply},
+    matrix::{Matrix, Threads},
     passes::{LANES, Pass},
+    rounded::multiply_in,
 };
+use crate::precision::Half;
 
 /// Approximate number of unfolded values per piece, half a MiB.
 const VALUES: usize = 1 << 17;
@@ -34,6 +36,8 @@ pub struct Convolution {
     pub padding: [(usize, usize); 2],
     /// Whether a ReLU and a 2x2 max pooling follow.
     pub pooled: bool,
+    /// The type of operands of products.
+    pub half: Option<Half>,
 }
 
 /// Buffers for one group of images.
@@ -229,7 +233,8 @@ impl Convolution {
             let size = [self.places_of(&piece), self.taps()];
             self.pass(Pass::Unfold(&piece, padded, unfolded));
             let images = Matrix::new(unfolded, size);
-            multiply(convolved, false, images, weight, Threads::This);
+            let threads = Threads::This;
+            multiply_in(self.half, convolved, false, images, weight, threads);
             self.pass(Pass::Finish(
                 &piece, convolved, bias, pixels, output, chosen,
             ));
@@ -274,11 +279,13 @@ impl Convolution {
                     true => (unfolded, convolved),
                     false => (convolved, unfolded),
                 };
-                multiply(sums, true, left.transposed(), right, Threads::This);
+                let (left, threads) = (left.transposed(), Threads::This);
+                multiply_in(self.half, sums, true, left, right, threads);
             }
             if !image_gradient.is_empty() {
                 let weight = Matrix::new(weight, [self.outputs, self.taps()]);
-                multiply(unfolded, false, convolved, weight, Threads::This);
+                let threads = Threads::This;
+                multiply_in(self.half, unfolded, false, convolved, weight, threads);
                 self.pass(Pass::Fold(&piece, unfolded, folded));
             }
         }

@@ -1,10 +1,14 @@
 //! Parameters, running statistics and random layers of models.
 
+mod frozen;
 mod parameters;
 pub(crate) mod random_layers;
 mod statistics;
 
-pub(crate) use parameters::read_parameters;
+pub(crate) use frozen::{freeze, frozen, keep_frozen, named_ids};
+pub(crate) use parameters::{
+    Choose, first_non_finite, read_parameters, trains, trains_or_is_frozen,
+};
 pub use parameters::{hash_parameters, load_parameters, named_parameters, parameters};
 pub use random_layers::{
     ForwardPass, TrainingLayers, forward_pass, lock_generator, set_training_layers, training_layers,

@@ -8,6 +8,7 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
+use super::frozen::is_frozen;
 use crate::{bytes::to_bytes, replica::read_all};
 
 /// The path and values of each trainable parameter, in the order of
@@ -53,28 +54,75 @@ pub(crate) fn read_parameters<M: Module>(
     model: &M,
     is_wanted: impl Fn(ParamId, bool) -> bool,
 ) -> Vec<(String, Vec<f32>)> {
+    read_chosen(model, is_wanted).expect("a device that gives the parameters")
+}
+
+/// A choice of a tensor for each parameter of a model.
+pub(crate) trait Choose {
+    /// The tensor for `param`, such as its value or gradient; `None` for none.
+    fn tensor<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>>;
+}
+
+/// The value of each parameter for which the function is true, given its id and whether it is trainable.
+impl<F: Fn(ParamId, bool) -> bool> Choose for F {
+    fn tensor<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        self(param.id, param.is_require_grad()).then(|| param.val())
+    }
+}
+
+/// The path and values of each chosen tensor, in the order of the model's fields, in one read.
+///
+/// # Errors
+/// A device failed.
+fn read_chosen<M: Module>(model: &M, choice: impl Choose) -> Result<Vec<(String, Vec<f32>)>> {
     let mut found = Find {
-        is_wanted,
+        choice,
         path: Vec::new(),
         paths: Vec::new(),
         values: Vec::new(),
     };
     model.visit(&mut found);
-    let values = read_all(found.values).expect("a device that gives the parameters");
-    found.paths.into_iter().zip(values).collect()
+    let values = read_all(found.values)?;
+    Ok(found.paths.into_iter().zip(values).collect())
 }
 
-/// Collects the parameters for which `is_wanted` is true.
-struct Find<F> {
-    is_wanted: F,
+/// The path and value of the first chosen value that is not finite.
+///
+/// # Errors
+/// A device failed.
+pub(crate) fn first_non_finite<M: Module>(
+    model: &M,
+    choice: impl Choose,
+) -> Result<Option<(String, f32)>> {
+    let tensors = read_chosen(model, choice)?;
+    let first = |(path, values): (String, Vec<f32>)| {
+        let value = values.into_iter().find(|value| !value.is_finite())?;
+        Some((path, value))
+    };
+    Ok(tensors.into_iter().find_map(first))
+}
+
+/// The choice of parameters that train.
+pub(crate) fn trains(_id: ParamId, trains: bool) -> bool {
+    trains
+}
+
+/// The choice of all parameters. Other tensors may be constants, such as a mask of minus infinity.
+pub(crate) fn trains_or_is_frozen(id: ParamId, trains: bool) -> bool {
+    trains || is_frozen(id, trains)
+}
+
+/// Collects the chosen tensors.
+struct Find<C> {
+    choice: C,
     /// Names of the fields down to the visited one.
     path: Vec<String>,
     paths: Vec<String>,
-    /// Shape `[values of the parameter]` each.
+    /// Of one dimension each.
     values: Vec<Tensor<1>>,
 }
 
-impl<F: Fn(ParamId, bool) -> bool> ModuleVisitor for Find<F> {
+impl<C: Choose> ModuleVisitor for Find<C> {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
         self.path.push(name.to_owned());
     }
@@ -84,8 +132,7 @@ impl<F: Fn(ParamId, bool) -> bool> ModuleVisitor for Find<F> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if (self.is_wanted)(param.id, param.is_require_grad()) {
-            let values = param.val(); // [..]
+        if let Some(values) = self.choice.tensor(param) {
             let len = values.shape().num_elements();
             self.paths.push(self.path.join("."));
             self.values.push(values.reshape([len])); // [len]

@@ -8,7 +8,7 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
-use super::parameters::read_parameters;
+use super::{frozen::is_frozen, parameters::read_parameters};
 
 /// The running statistics of `model`, concatenated, in one read.
 ///
@@ -40,13 +40,14 @@ pub fn load_running_statistics<M: Module>(model: &M, values: &[f32]) -> M {
     model.valid().map(&mut write).train()
 }
 
-/// The tensors that do not require a gradient while training.
+/// The tensors that do not require a gradient while training, except frozen parameters.
 pub(crate) fn buffers<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Find(HashSet<ParamId>);
 
     impl ModuleVisitor for Find {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !param.is_require_grad() {
+            let trains = param.is_require_grad();
+            if !trains && !is_frozen(param.id, trains) {
                 self.0.insert(param.id);
             }
         }

@@ -8,12 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{Module, Param},
     tensor::Tensor,
 };
 
 use super::Gradients;
-use crate::{loss::Losses, replica::read_all};
+use crate::{
+    loss::Losses,
+    model::{Choose, first_non_finite, trains},
+    precision::{self, LossScale},
+};
 
 /// True if each backward pass is checked.
 static DETECTED: AtomicBool = AtomicBool::new(false);
@@ -37,6 +41,13 @@ pub(crate) fn ensure_no_anomaly<M: Module>(
     losses: &Losses,
     gradients: &Gradients,
 ) -> Result<()> {
+    // An overflow of float16 lowers the loss scale.
+    if precision::loss_scale().is_some_and(LossScale::can_fall) {
+        losses.read()?;
+        if losses.iter().all(|(_, loss)| loss.is_finite()) {
+            return Ok(());
+        }
+    }
     match anomaly(model, losses, gradients)? {
         Some(anomaly) => bail!("--detect-anomalies: {anomaly}"),
         None => Ok(()),
@@ -47,7 +58,7 @@ pub(crate) fn ensure_no_anomaly<M: Module>(
 fn anomaly<M: Module>(model: &M, losses: &Losses, gradients: &Gradients) -> Result<Option<String>> {
     losses.read()?;
     let loss = losses.iter().find(|(_, value)| !value.is_finite());
-    let gradient = first_non_finite(model, Some(gradients))?;
+    let gradient = first_non_finite(model, gradients)?;
     if loss.is_none() && gradient.is_none() {
         return Ok(None);
     }
@@ -61,7 +72,7 @@ fn anomaly<M: Module>(model: &M, losses: &Losses, gradients: &Gradients) -> Resu
         }
         None => "all gradients are finite".to_owned(),
     };
-    let parameter = match first_non_finite(model, None)? {
+    let parameter = match first_non_finite(model, trains)? {
         Some((path, value)) => format!(
             "the parameter `{path}` held {value} before this step: look at the update before it"
         ),
@@ -71,59 +82,11 @@ fn anomaly<M: Module>(model: &M, losses: &Losses, gradients: &Gradients) -> Resu
     Ok(Some(format!("{loss}; {gradient}; {parameter}")))
 }
 
-/// The first parameter, in the order of the model, whose gradient in `gradients`, or value without them, is
-/// not finite.
-fn first_non_finite<M: Module>(
-    model: &M,
-    gradients: Option<&Gradients>,
-) -> Result<Option<(String, f32)>> {
-    let mut collect = Collect {
-        gradients,
-        path: Vec::new(),
-        paths: Vec::new(),
-        tensors: Vec::new(),
-    };
-    model.visit(&mut collect);
-    let values = read_all(collect.tensors)?.into_iter();
-    let mut of_each = values.zip(collect.paths);
-    Ok(of_each.find_map(|(values, path)| {
-        let value = values.into_iter().find(|value| !value.is_finite())?;
-        Some((path, value))
-    }))
-}
-
-/// Collects the gradients or the values of trainable parameters.
-struct Collect<'a> {
-    gradients: Option<&'a Gradients>,
-    path: Vec<String>,
-    paths: Vec<String>,
-    /// Of one dimension each.
-    tensors: Vec<Tensor<1>>,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // Others may be constants, such as a mask of minus infinity.
-        if !param.is_require_grad() {
-            return;
-        }
-        let tensor = match self.gradients {
-            Some(gradients) => gradients.get::<D>(param.id),
-            None => Some(param.val()),
-        };
-        if let Some(tensor) = tensor {
-            let len = tensor.shape().num_elements();
-            self.tensors.push(tensor.reshape([len]));
-            self.paths.push(self.path.join("."));
-        }
+/// The gradients of trainable parameters.
+impl Choose for &Gradients {
+    fn tensor<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        let gradient = param.is_require_grad().then(|| self.get::<D>(param.id));
+        gradient.flatten()
     }
 }
 

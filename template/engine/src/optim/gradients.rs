@@ -1,4 +1,9 @@
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    error::Error,
+    fmt::{self, Display, Formatter},
+    sync::Arc,
+};
 
 use anyhow::{Result, bail, ensure};
 use burn::{
@@ -68,7 +73,7 @@ impl Gradients {
     }
 
     /// The gradient of a parameter, summed over losses.
-    pub(super) fn get<const D: usize>(&self, id: ParamId) -> Option<Tensor<D>> {
+    pub(crate) fn get<const D: usize>(&self, id: ParamId) -> Option<Tensor<D>> {
         let of_each = self.0.iter().filter_map(|one| one.get::<D>(id));
         of_each.reduce(|sum, one| sum + one)
     }
@@ -124,13 +129,26 @@ impl NormCheck {
             .iter()
             .filter(|(_, bucket)| is_broken(bucket));
         let broken: Vec<String> = broken.map(|(path, _)| format!("`{path}`")).collect();
-        bail!(
+        Err(NotFinite(format!(
             "the gradients of step {step} are not finite, among them one of {}, or above 1e19, whose squares \
              are not: {LOOK_FOR}; --log-every 1 checks each step before its update",
             broken.join(", ")
-        )
+        ))
+        .into())
     }
 }
+
+/// The error for gradients or a norm that is not finite, by which a search for a learning rate knows divergence.
+#[derive(Debug)]
+pub(crate) struct NotFinite(String);
+
+impl Display for NotFinite {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.0)
+    }
+}
+
+impl Error for NotFinite {}
 
 /// Causes of gradients that are not finite, and what to do.
 const LOOK_FOR: &str = "look for a division by zero, a logarithm of zero or a learning rate that is too high, or \
@@ -290,13 +308,23 @@ impl FlatGradients {
         }
     }
 
+    /// Whether all values are finite, and so is their norm. Waits for a GPU.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub(crate) fn are_finite(&mut self) -> Result<bool> {
+        Ok(self.norm()?.is_finite())
+    }
+
     fn name_non_finite(&self) -> Result<bool> {
         for (path, values) in self.iter() {
             if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-                bail!("the gradient of `{path}` holds {value}: {LOOK_FOR}");
+                let broken = format!("the gradient of `{path}` holds {value}: {LOOK_FOR}");
+                return Err(NotFinite(broken).into());
             }
         }
-        bail!("the norm of the gradients is too large for a number: lower the learning rate")
+        let large = "the norm of the gradients is too large for a number: lower the learning rate";
+        Err(NotFinite(large.to_owned()).into())
     }
 
     /// The Euclidean norm over all parameters.

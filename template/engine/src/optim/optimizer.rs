@@ -1,10 +1,14 @@
+use anyhow::Result;
 use burn::{
-    module::Module,
+    module::{Module, ParamId},
     optim::{
         GradientsParams, ModuleOptimizer, OptimizerRecord,
         lr_scheduler::{LrSchedulerRecord, module_lr_scheduler::ModuleLrScheduler},
     },
 };
+use indexmap::IndexMap;
+
+use super::groups::{Group, parameters_of, scaled};
 
 /// An optimizer with its learning-rate schedule, which advances once per update.
 #[derive(Clone)]
@@ -12,6 +16,9 @@ pub struct ScheduledOptimizer {
     optimizer: ModuleOptimizer,
     schedule: ModuleLrScheduler,
     learning_rate: f64,
+    groups: Vec<Group>,
+    /// Factors of the learning rates of some parameters; `None` before the groups have their parameters.
+    factors: Option<IndexMap<ParamId, f64>>,
 }
 
 impl ScheduledOptimizer {
@@ -21,7 +28,55 @@ impl ScheduledOptimizer {
             optimizer,
             schedule: schedule.into(),
             learning_rate: 0.0,
+            groups: Vec::new(),
+            factors: Some(IndexMap::new()),
         }
+    }
+
+    /// Adds groups of parameters with settings of their own. If several match a parameter, the last one counts.
+    ///
+    /// Names are those of the whole model, also if this optimizer updates a part of it only. A group that matches no
+    /// parameter is an error when the model is registered.
+    #[must_use]
+    pub fn with_groups(mut self, groups: impl IntoIterator<Item = Group>) -> Self {
+        self.groups.extend(groups);
+        self.factors = None;
+        self
+    }
+
+    /// Whether the groups have their parameters.
+    pub(crate) fn has_parameters_of_groups(&self) -> bool {
+        self.factors.is_some()
+    }
+
+    /// Gives the groups their parameters among those of the whole model, or again if they have other ids now.
+    /// Returns the parameters to freeze.
+    ///
+    /// # Errors
+    /// A group does not match the model.
+    pub(crate) fn assign_groups(
+        &mut self,
+        parameters: &[(String, ParamId)],
+    ) -> Result<Vec<ParamId>> {
+        let of_groups = parameters_of(&self.groups, parameters)?;
+        let (mut frozen, mut factors) = (Vec::new(), IndexMap::new());
+        for (group, ids) in self.groups.iter().zip(of_groups) {
+            if group.is_frozen() {
+                frozen.extend(ids);
+                continue;
+            }
+            if group.factor() != 1.0 {
+                factors.extend(ids.iter().map(|id| (*id, group.factor())));
+            }
+            self.optimizer = group.add_optimizer(self.optimizer.clone(), &ids);
+        }
+        self.factors = Some(factors);
+        Ok(frozen)
+    }
+
+    /// Replaces the schedule.
+    pub(crate) fn set_schedule(&mut self, schedule: impl Into<ModuleLrScheduler>) {
+        self.schedule = schedule.into();
     }
 
     /// Updates the parameters of `model`, except those without a gradient.
@@ -29,10 +84,14 @@ impl ScheduledOptimizer {
     pub fn update<M: Module>(&mut self, model: M, gradients: GradientsParams) -> M {
         let rates = self.schedule.step();
         self.learning_rate = rates.base();
+        let rates = match &self.factors {
+            Some(factors) if !factors.is_empty() => scaled(&rates, factors, &model),
+            _ => rates,
+        };
         self.optimizer.step(rates, model, gradients)
     }
 
-    /// The learning rate of the last update; 0 before the first.
+    /// The learning rate of the last update, without the factors of groups; 0 before the first.
     pub fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

@@ -23,10 +23,22 @@ pub(super) const COLUMNS: usize = 2;
 const DOTTED: usize = 40;
 
 /// Fields of a line that are not metrics, in addition to those that end in `seconds`.
-const NOT_METRICS: [&str; 5] = ["split", "epoch", "step", "examples", "weights"];
+const NOT_METRICS: [&str; 11] = [
+    "split",
+    "epoch",
+    "step",
+    "examples",
+    "weights",
+    "examples_per_second",
+    "tokens_per_second",
+    "flops_per_second",
+    "flops_complete",
+    "mfu",
+    "data_wait",
+];
 
 pub(super) const TEXT: RGBColor = RGBColor(51, 65, 85);
-const GRID: RGBColor = RGBColor(226, 232, 240);
+pub(super) const GRID: RGBColor = RGBColor(226, 232, 240);
 
 /// The splits in drawing order, with their colors.
 const SPLITS: [(&str, RGBColor); 3] = [
@@ -59,6 +71,17 @@ pub(crate) struct Curves([BTreeMap<u32, f64>; SPLITS.len()]);
 /// # Errors
 /// A line is not a JSON object, or there is no metric.
 pub(crate) fn parse(text: &str) -> Result<IndexMap<String, Curves>> {
+    let mut metrics = parse_all(text)?;
+    metrics.retain(|_, curves| curves.values().any(f64::is_finite));
+    ensure!(!metrics.is_empty(), "it holds no metric with a value");
+    Ok(metrics)
+}
+
+/// As [`parse`], with metrics of which no value is finite.
+///
+/// # Errors
+/// A line is not a JSON object.
+pub(crate) fn parse_all(text: &str) -> Result<IndexMap<String, Curves>> {
     let mut metrics = IndexMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let parsed = serde_json::from_str::<Map<String, Value>>(line);
@@ -71,8 +94,6 @@ pub(crate) fn parse(text: &str) -> Result<IndexMap<String, Curves>> {
             &parsed.with_context(|| format!("line {number} is no JSON object"))?,
         );
     }
-    metrics.retain(|_, curves: &mut Curves| curves.values().any(f64::is_finite));
-    ensure!(!metrics.is_empty(), "it holds no metric with a value");
     Ok(metrics)
 }
 

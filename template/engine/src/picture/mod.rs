@@ -1,7 +1,9 @@
 //! Pictures of samples and results, as PNG files, and learning curves, as SVG files.
 
 pub mod curves;
+pub(crate) mod rates;
 pub(crate) mod runs;
+pub(crate) mod slices;
 
 use std::{ops::Range, path::Path};
 

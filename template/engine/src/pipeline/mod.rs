@@ -19,8 +19,10 @@ use burn::{
 };
 
 use crate::{
+    flops,
     model::random_layers::begin_forward_pass,
     optim::Gradients,
+    precision,
     replica::{ReplicaContext, ReplicaThreads, replica_context},
 };
 
@@ -82,6 +84,7 @@ impl Pipeline {
     ) -> Result<PipelinedStep<M, B>> {
         let replica = replica_context()?;
         let (batch, draws_from_burn) = (replica.batch(), replica.draws_from_burn());
+        let precision = precision::current();
         let parts = micro_batches.len();
         let (senders, receivers): (Vec<_>, Vec<_>) = stages.iter().map(|_| channel()).unzip();
         for _ in micro_batches {
@@ -109,11 +112,16 @@ impl Pipeline {
         for (number, stage) in ends.by_ref().take(stages.len() - 1).enumerate() {
             let (sender, result) = channel();
             let neighbours = [stage.earlier.clone(), stage.next.clone()];
+            let recording = flops::recording();
             let run = move |context: &ReplicaContext| {
                 if let Some(batch) = batch {
                     context.begin_batch(batch);
                 }
-                stage.run(parts)
+                precision::set(precision);
+                match recording {
+                    Some(recording) => recording.during(|| stage.run(parts)),
+                    None => stage.run(parts),
+                }
             };
             let done = move |gradients: Result<Option<GradientsParams>>| {
                 if !matches!(gradients, Ok(Some(_))) {
@@ -201,7 +209,10 @@ impl<M: Module, B: Module> StageEnds<M, B> {
                     // The gradient of this sum is that of the loss: the chain rule.
                     let gradient = Tensor::from_inner(gradient.to_device(&self.inner_device()));
                     let loss = (output.values().clone() * gradient).sum();
-                    self.go_back(&start, &loss);
+                    // Untracked in a first stage whose parameters are all frozen.
+                    if loss.is_tracked() {
+                        self.go_back(&start, &loss);
+                    }
                     done += 1;
                 }
                 Ok(Message::Stop) | Err(_) => return Ok(None),
@@ -323,6 +334,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        model::{freeze, named_ids},
         optim::FlatGradients,
         strategy::{ModelParallelStrategy, Strategy},
     };
@@ -397,8 +409,20 @@ mod tests {
 
     #[test]
     fn gradients_are_those_of_the_whole_model() {
-        let differences = strategy().run_on_all(|context| {
+        for frozen in ["none", "first", "second", "third"] {
+            let difference = difference(frozen);
+            assert!(difference < 1e-5, "{frozen}: {difference}");
+        }
+    }
+
+    /// The largest difference between the gradients of the stages and those of the whole model, of which one layer
+    /// is frozen.
+    fn difference(frozen: &'static str) -> f32 {
+        let differences = strategy().run_on_all(move |context| {
             let model = layers(context.device());
+            let ids = named_ids(&model).into_iter();
+            let ids = ids.filter_map(|(name, id)| name.starts_with(frozen).then_some(id));
+            let model = freeze(model, &ids.collect())?;
             let in_stages = FlatGradients::new(&model, step(context, &model, STAGES)?)?;
             let pipeline = context.pipeline().context("a pipeline")?;
             let features = Features {
@@ -418,8 +442,7 @@ mod tests {
                 .map(|(one, other)| (one - other).abs())
                 .fold(0.0, f32::max))
         });
-        let difference = differences.unwrap().into_iter().next().unwrap();
-        assert!(difference < 1e-5, "{difference}");
+        differences.unwrap().into_iter().next().unwrap()
     }
 
     /// The error of a step with `stages`.

@@ -7,7 +7,7 @@ mod read;
 use std::{
     any::Any,
     cell::{Cell, RefCell},
-    ops::Range,
+    ops::{AddAssign, Range},
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
     sync::{
@@ -73,6 +73,24 @@ pub struct ReplicaContext {
     draws_from_burn: Cell<bool>,
     /// Nanoseconds that replicas of this process spent reading examples that were not prefetched.
     reading: Arc<AtomicU64>,
+    /// Examples and tokens that replicas of this process trained on.
+    trained: Arc<[AtomicU64; 2]>,
+}
+
+/// What the replicas of a process trained on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Examples.
+    pub examples: usize,
+    /// Their tokens; 0 if batches do not tell.
+    pub tokens: usize,
+}
+
+impl AddAssign for Counted {
+    fn add_assign(&mut self, other: Self) {
+        self.examples += other.examples;
+        self.tokens += other.tokens;
+    }
 }
 
 thread_local! {
@@ -201,6 +219,13 @@ impl ReplicaContext {
         self.reading.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
+    pub(crate) fn add_trained(&self, counted: Counted) {
+        let counts = [counted.examples, counted.tokens];
+        for (sum, count) in self.trained.iter().zip(counts) {
+            sum.fetch_add(count as u64, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn begin_parts(&self, parts: usize) {
         self.parts.set(parts);
     }
@@ -283,6 +308,7 @@ pub struct ReplicaThreads {
     ops: Arc<dyn CrossDeviceOps>,
     readers: usize,
     reading: Arc<AtomicU64>,
+    trained: Arc<[AtomicU64; 2]>,
 }
 
 impl ReplicaThreads {
@@ -349,6 +375,7 @@ impl ReplicaThreads {
         };
         let readers = spare_cores.max(usize::from(places.iter().any(waits)));
         let reading = Arc::new(AtomicU64::new(0));
+        let trained = Arc::<[AtomicU64; 2]>::default();
         let of_all = (cores * places.len() / part.sharing_cores).max(1);
         // With collectives on the devices, each replica applies the update itself.
         let shared_update = match ops.collective() {
@@ -360,7 +387,7 @@ impl ReplicaThreads {
         for (place, (device, pipeline)) in places.into_iter().enumerate() {
             let rank = part.first_rank + place;
             let (ops, shared_update) = (Arc::clone(&ops), shared_update.clone());
-            let reading = Arc::clone(&reading);
+            let (reading, trained) = (Arc::clone(&reading), Arc::clone(&trained));
             let context = move || ReplicaContext {
                 role: part.role,
                 rank,
@@ -376,6 +403,7 @@ impl ReplicaThreads {
                 parts: Cell::new(1),
                 draws_from_burn: Cell::new(false),
                 reading,
+                trained,
             };
             jobs.push(start_thread(rank, cores, context)?);
         }
@@ -385,6 +413,7 @@ impl ReplicaThreads {
             ops,
             readers,
             reading,
+            trained,
         })
     }
 
@@ -398,6 +427,16 @@ impl ReplicaThreads {
     pub fn take_reading_time(&self) -> Duration {
         let all = Duration::from_nanos(self.reading.swap(0, Ordering::Relaxed));
         all / self.jobs.len() as u32
+    }
+
+    /// What the replicas trained on since the last call.
+    pub fn take_counted(&self) -> Counted {
+        let [examples, tokens] = &*self.trained;
+        let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed) as usize;
+        Counted {
+            examples: take(examples),
+            tokens: take(tokens),
+        }
     }
 
     /// The number of replicas in this process.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::whole_file;
+use super::{throughput::Rates, whole_file};
 use crate::{globals::Split, metric::MergedMetric};
 
 /// File name of the metrics log in the output folder.
@@ -39,7 +39,7 @@ pub fn cut(log: &Path, key: &str, first: usize) -> Result<()> {
 }
 
 /// A line of the metrics log.
-pub struct Line<'a> {
+pub(super) struct Line<'a> {
     pub split: Split,
     pub epoch: usize,
     pub step: usize,
@@ -49,13 +49,15 @@ pub struct Line<'a> {
     pub seconds: f64,
     /// The part of `seconds` spent waiting for batches or reading examples, averaged over replicas.
     pub data_seconds: f64,
+    /// The throughput, with `--throughput`.
+    pub rates: Option<&'a Rates>,
 }
 
 /// Appends a line to the metrics log.
 ///
 /// # Errors
 /// The log cannot be written.
-pub fn append(log: &Path, line: &Line) -> Result<()> {
+pub(super) fn append(log: &Path, line: &Line) -> Result<()> {
     let mut object = Map::new();
     object.insert("split".into(), json!(line.split.name()));
     object.insert("epoch".into(), json!(line.epoch));
@@ -70,6 +72,9 @@ pub fn append(log: &Path, line: &Line) -> Result<()> {
     }
     object.insert("seconds".into(), json!(line.seconds));
     object.insert("data_seconds".into(), json!(line.data_seconds));
+    if let Some(rates) = line.rates {
+        rates.write(&mut object);
+    }
     let text = format!("{}\n", Value::Object(object));
     let file = OpenOptions::new().create(true).append(true).open(log);
     file.and_then(|mut file| file.write_all(text.as_bytes()))

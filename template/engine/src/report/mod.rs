@@ -8,6 +8,7 @@ pub mod stdout;
 mod steps;
 pub mod summary;
 pub mod terminal;
+mod throughput;
 pub(crate) mod whole_file;
 
 use std::{
@@ -27,23 +28,23 @@ use crate::{
     metric::MergedMetric,
     options::Options,
     picture::{Picture, Sample, curves, sample_sheet},
-    replica::{reads, set_updates_between_reads},
+    precision,
+    replica::{Counted, reads, set_updates_between_reads},
     run_record::{self, RunRecord},
     task::Task,
-    tensorboard::Board,
+    tensorboard,
+    tracking::{self, Outcome, StartedRun, Tracker, Trackers},
 };
 use steps::StepLog;
+use throughput::{Rates, Throughput};
 
-const BAR: &str = "{prefix:>16} {bar:30} {pos}/{len}  {per_sec}  {eta} left  {msg}";
+const BAR: &str = "{prefix:>16} {bar:16} {pos}/{len}  {per_sec}  {eta} left  {msg}";
 
 /// File name of the run metadata.
 pub(crate) const RUN: &str = "run.json";
 
 /// File name of the options of a run, as `--config` reads them.
 const OPTIONS: &str = "run.toml";
-
-/// Folder of the TensorBoard event files.
-const BOARD: &str = "tensorboard";
 
 /// Examples on the sheet of samples, in total and per row.
 const SAMPLES: usize = 32;
@@ -57,12 +58,17 @@ pub struct Report {
     folder: PathBuf,
     log: PathBuf,
     steps: StepLog,
+    throughput: Throughput,
+    /// Those of the last line, for the progress bar.
+    rates: String,
     /// Whether this process is the chief, the only one of a job that reports.
     speaks: bool,
     /// Lock on the output folder; `None` if nothing is written.
     lock: Option<OutputLock>,
-    /// TensorBoard event files, while training.
-    board: Option<Board>,
+    /// TensorBoard and other records, while training.
+    trackers: Trackers,
+    /// The first step whose epoch metrics are logged; `None` if the training started anew.
+    resumed: Option<usize>,
     /// The step at which profiling began, and the reads of devices until then; `None` without `--profile`.
     profile: Option<(usize, u64)>,
     epochs: usize,
@@ -78,6 +84,10 @@ struct Current {
     bar: ProgressBar,
     /// Time spent waiting for batches.
     waited: Duration,
+    /// Examples in updates, over all replicas of all processes.
+    examples: usize,
+    /// What replicas of this process trained on.
+    counted: Counted,
     /// Whether averaged weights are evaluated.
     averaged: bool,
 }
@@ -128,7 +138,10 @@ impl Report {
             lock: None,
             folder: options.output_dir.clone(),
             steps: StepLog::new(&options.output_dir, options.log_every),
-            board: None,
+            throughput: Throughput::new(options),
+            rates: String::new(),
+            trackers: Trackers::none(&options.output_dir),
+            resumed: None,
             profile: (options.profile && speaks).then_some((0, 0)),
             epochs: options.epochs,
             current: None,
@@ -148,9 +161,15 @@ impl Report {
     /// A file cannot be created, or an earlier one cannot be renamed.
     pub fn start_training(&mut self, checkpoints: &Checkpoints) -> Result<()> {
         if self.speaks {
-            let mut earlier = [RUN, OPTIONS, log::NAME, BOARD]
-                .map(|name| self.folder.join(name))
-                .to_vec();
+            let names = [
+                RUN,
+                OPTIONS,
+                log::NAME,
+                tensorboard::FOLDER,
+                tracking::MLFLOW_RUN,
+                tracking::MLFLOW_UNSENT,
+            ];
+            let mut earlier = names.map(|name| self.folder.join(name)).to_vec();
             earlier.push(self.steps.path().to_owned());
             earlier.extend(checkpoints.folder_in_use()?);
             for (from, to) in set_aside(&earlier)? {
@@ -161,14 +180,37 @@ impl Report {
                 ));
             }
         }
-        self.begin_training(Progress::START, 0)
+        self.resumed = None;
+        self.begin_training(Progress::START);
+        Ok(())
     }
 
-    /// Writes the run metadata to `run.json` and to TensorBoard, and the options to `run.toml`; one of a resumed
-    /// run with other options is renamed and kept.
+    /// Checks that trackers, those of a project included, can record a run.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// A tracker cannot record a run.
+    pub fn connect_trackers(
+        &mut self,
+        options: &Options,
+        own: Vec<Box<dyn Tracker>>,
+        resumes: bool,
+    ) -> Result<()> {
+        match self.speaks {
+            true => self.trackers.connect(options, own, resumes),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes how the run ends, for trackers.
+    pub fn end_run(&mut self, outcome: Outcome) {
+        self.trackers.outcome = outcome;
+    }
+
+    /// Writes the run metadata to `run.json`, and the options to `run.toml`; one of a resumed run with other
+    /// options is renamed and kept. Starts the run in all trackers.
+    ///
+    /// # Errors
+    /// A file cannot be written, or a tracker cannot record the run.
     pub fn record(&mut self, step: usize, run: &RunRecord) -> Result<()> {
         if !self.speaks {
             return Ok(());
@@ -177,8 +219,29 @@ impl Report {
         if let Some(options) = run_record::run_file() {
             options.write(&self.folder.join(OPTIONS), run)?;
         }
-        let board = self.board.as_mut();
-        board.map_or(Ok(()), |board| board.text(step, "run", &run.to_markdown()))
+        let folder = std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone());
+        self.trackers.start(&StartedRun {
+            name: folder
+                .file_name()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            folder: &self.folder,
+            parameters: tracking::parameters(run),
+            record: run,
+            resumes: self.resumed.is_some(),
+            step,
+            first_step: self.resumed.unwrap_or_default(),
+        })
+    }
+
+    /// Writes `run.json` again, with the reason why training ended early.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn record_end(&self, run: &RunRecord) -> Result<()> {
+        match self.speaks {
+            true => whole_file::write(&self.folder.join(RUN), serde_json::to_vec_pretty(run)?),
+            false => Ok(()),
+        }
     }
 
     /// Continues the logs of a resumed training. `repeats_end` is true if it was stopped before or during a
@@ -192,18 +255,16 @@ impl Report {
             log::cut(self.steps.path(), "step", progress.step + 1)?;
         }
         let first_step = progress.step + usize::from(!repeats_end);
-        self.begin_training(progress, first_step)
+        self.resumed = Some(first_step);
+        self.begin_training(progress);
+        Ok(())
     }
 
-    fn begin_training(&mut self, progress: Progress, first_step: usize) -> Result<()> {
-        if self.speaks {
-            self.board = Some(Board::open(&self.folder.join(BOARD), first_step)?);
-        }
+    fn begin_training(&mut self, progress: Progress) {
         if self.profile.is_some() {
             self.profile = Some((progress.step, reads()));
             profile::start();
         }
-        Ok(())
     }
 
     /// Reports the model summary and a sheet of training samples.
@@ -217,8 +278,13 @@ impl Report {
         let total = self.epochs.saturating_mul(data.steps_per_epoch());
         self.steps.set_total(total);
         let examples = data.dataset();
-        let model = globals::strategy()?.run_on_first(|_| globals::model::<T>());
-        self.say(&summary::summarize(&model?));
+        let (model, precision) = globals::strategy()?.run_on_first(|replica| {
+            let precision = precision::describe(replica.device());
+            Ok((globals::model::<T>()?, precision))
+        })?;
+        self.say(&summary::summarize(&model));
+        precision.iter().for_each(|line| self.say(line));
+        self.start_throughput::<T>()?;
         let examples = (0..examples.len().min(SAMPLES)).map(|index| examples.get(index));
         let samples = examples
             .map(|example| T::picture(&example?))
@@ -268,25 +334,26 @@ impl Report {
         }
     }
 
-    /// Writes a scalar at a training step to TensorBoard.
+    /// Logs a scalar at a training step to TensorBoard and other trackers. The steps of a tag should not
+    /// decrease.
     ///
     /// # Errors
-    /// The event file cannot be written.
+    /// A tracker cannot write it.
     pub fn scalar(&mut self, step: usize, tag: &str, value: f64) -> Result<()> {
-        let board = self.board.as_mut();
-        board.map_or(Ok(()), |board| board.scalar(step, tag, value))
+        self.trackers
+            .log(|tracker| tracker.scalar(step, tag, value))
     }
 
-    /// Writes a histogram of `values` at a training step to TensorBoard.
+    /// Logs a histogram of `values` at a training step to TensorBoard and other trackers that take them.
     ///
     /// # Errors
-    /// The event file cannot be written.
+    /// A tracker cannot write it.
     pub fn histogram(&mut self, step: usize, tag: &str, values: &[f32]) -> Result<()> {
-        let board = self.board.as_mut();
-        board.map_or(Ok(()), |board| board.histogram(step, tag, values))
+        self.trackers
+            .log(|tracker| tracker.histogram(step, tag, values))
     }
 
-    /// Writes an image at a training step to TensorBoard and as `pictures/TAG-STEP.png`.
+    /// Writes an image at a training step to TensorBoard and other trackers that take them, and as `pictures/TAG-STEP.png`.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -298,17 +365,17 @@ impl Report {
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let name = format!("{}-{step:08}.png", tag.replace(['/', '\\'], "-"));
         picture.save_png(&folder.join(name))?;
-        let board = self.board.as_mut();
-        board.map_or(Ok(()), |board| board.picture(step, tag, picture))
+        self.trackers
+            .log(|tracker| tracker.picture(step, tag, picture))
     }
 
-    /// Writes learning rates, histograms of all parameters, and histograms of kept gradients to
-    /// TensorBoard.
+    /// Logs learning rates, histograms of all parameters, and histograms of kept gradients, if a tracker takes
+    /// histograms, as TensorBoard does.
     ///
     /// # Errors
-    /// An event file cannot be written.
+    /// A tracker cannot write them.
     pub fn parameters<T: Task>(&mut self, step: usize) -> Result<()> {
-        if self.board.is_none() || !cfg!(feature = "tensorboard") {
+        if !self.trackers.take_histograms() {
             return Ok(());
         }
         let strategy = globals::strategy()?;
@@ -332,10 +399,17 @@ impl Report {
         let _data = profile::span(profile::Phase::Data);
         let started = Instant::now();
         let batch = next();
-        if let Some(current) = &mut self.current {
-            current.waited += started.elapsed();
-        }
+        self.add_wait(started.elapsed());
         batch
+    }
+
+    fn add_wait(&mut self, waited: Duration) {
+        if let Some(current) = &mut self.current {
+            current.waited += waited;
+            if current.split == Split::Train {
+                self.steps.work.waited += waited;
+            }
+        }
     }
 
     /// Begins a pass of `steps` steps over a split.
@@ -350,8 +424,10 @@ impl Report {
             bar.set_style(style);
         }
         bar.set_prefix(format!("{} {}", split.name(), self.place(split, epoch)));
-        if split == Split::Train {
-            self.steps.begin_epoch(Instant::now());
+        match split {
+            Split::Train => self.steps.begin_epoch(Instant::now()),
+            Split::Validation => {}
+            Split::Test => self.end_run(Outcome::Failed), // until it ends
         }
         terminal::show_bar(Some(bar.clone()));
         self.current = Some(Current {
@@ -360,6 +436,8 @@ impl Report {
             started: Instant::now(),
             bar,
             waited: Duration::ZERO,
+            examples: 0,
+            counted: Counted::default(),
             averaged: false,
         });
     }
@@ -388,9 +466,11 @@ impl Report {
             let losses = losses
                 .iter()
                 .map(|(name, loss)| format!("{name} {loss:.4}"));
-            current
-                .bar
-                .set_message(losses.collect::<Vec<_>>().join("  "));
+            let mut parts: Vec<String> = losses.collect();
+            if current.split == Split::Train && !self.rates.is_empty() {
+                parts.push(self.rates.clone());
+            }
+            current.bar.set_message(parts.join("  "));
         }
     }
 
@@ -400,19 +480,20 @@ impl Report {
     /// # Errors
     /// The log cannot be written.
     pub fn end(&mut self, step: usize, metrics: &[MergedMetric]) -> Result<()> {
-        let Some(mut current) = self.current.take() else {
+        self.collect_counts()?;
+        let Some(current) = self.current.take() else {
             return Ok(());
         };
         current.clear_bar();
         if current.split == Split::Train {
             self.steps.end_epoch(Instant::now());
         }
-        current.waited += globals::strategy()?.replicas().take_reading_time();
         if !self.speaks {
             return Ok(());
         }
         let seconds = current.started.elapsed().as_secs_f64();
         let waited = current.waited.as_secs_f64();
+        let rates = self.rates_of_epoch(&current);
         let line = log::Line {
             split: current.split,
             epoch: current.epoch,
@@ -421,14 +502,17 @@ impl Report {
             metrics,
             seconds,
             data_seconds: waited,
+            rates: rates.as_ref(),
         };
         if self.lock.is_some() {
             log::append(&self.log, &line)?;
         }
-        if let Some(board) = &mut self.board {
-            board.metrics(current.split, step, metrics)?;
+        self.trackers
+            .log(|tracker| tracker.metrics(current.split, step, metrics))?;
+        if current.split == Split::Test {
+            self.end_run(Outcome::Finished);
         }
-        self.tell(&current, metrics, seconds);
+        self.tell(&current, metrics, seconds, rates.as_ref());
         match current.split {
             Split::Test if self.lock.is_some() => self.draw_curves(),
             Split::Test => Ok(()),
@@ -440,6 +524,7 @@ impl Report {
     pub fn abandon(&mut self) {
         if let Some(current) = self.current.take() {
             current.clear_bar();
+            self.end_run(Outcome::Killed);
         }
     }
 
@@ -451,7 +536,13 @@ impl Report {
     }
 
     /// Prints the metrics of a split; training and validation share one line per epoch.
-    fn tell(&mut self, current: &Current, metrics: &[MergedMetric], seconds: f64) {
+    fn tell(
+        &mut self,
+        current: &Current,
+        metrics: &[MergedMetric],
+        seconds: f64,
+        rates: Option<&Rates>,
+    ) {
         let values = metrics
             .iter()
             .map(|metric| format!("{} {:.4}", metric.name, metric.value));
@@ -469,7 +560,13 @@ impl Report {
                     true => format!(", {waited:.2} s of it waiting for data"),
                     false => String::new(),
                 };
-                self.line = format!("epoch {place}  train  {values}  {seconds:.2} s{starving}");
+                let rates = rates.map(|rates| {
+                    let parts = rates.throughput().into_iter();
+                    parts.map(|part| format!(", {part}")).collect::<String>()
+                });
+                let rates = rates.unwrap_or_default();
+                self.line =
+                    format!("epoch {place}  train  {values}  {seconds:.2} s{rates}{starving}");
             }
             Split::Validation => {
                 let line = std::mem::take(&mut self.line);

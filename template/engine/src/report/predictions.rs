@@ -18,6 +18,7 @@ use crate::{
     data::Collate,
     kernels,
     options::{Format, Infer, Options},
+    precision,
     replica::visible_devices,
     task::Task,
 };
@@ -42,8 +43,10 @@ pub fn infer<T: Task, P: Serialize>(
 ) -> Result<()> {
     kernels::keep(options)?;
     let device = visible_devices().remove(0);
+    precision::begin_inference(options, &device)?;
     kernels::await_first_step(slice::from_ref(&device), true)?;
     let checkpoint = Checkpoints::new::<T>(options).find(&infer.checkpoint)?;
+    checkpoint.note_averaged_predictions()?;
     let model = checkpoint.load_model(model(&device))?.valid();
     predict_files(infer, BATCH, read, |examples| {
         let predictions = predict(&model, T::Batch::collate(examples.to_vec(), &device)?);

@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, IsTerminal, Write},
+    mem,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -11,7 +12,10 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::{Report, summary::thousands};
+use super::{
+    Report,
+    throughput::{Rates, Work},
+};
 use crate::{
     checkpoint::Progress,
     globals::{self, LastUpdate, Split},
@@ -30,10 +34,8 @@ pub struct StepLog {
     /// Updates in the whole training.
     total: usize,
     last_line: Instant,
-    /// Examples since the last line.
-    examples: usize,
-    /// Training time since the last line, excluding the time since `running`.
-    training: Duration,
+    /// Work since the last line, excluding the time since `running`.
+    pub(super) work: Work,
     /// Start of the interval being timed, within a training epoch; validation is not timed.
     running: Option<Instant>,
     /// The latest known losses; with a parameter server they may lag behind the updates.
@@ -45,7 +47,7 @@ struct Line {
     progress: Progress,
     losses: Losses,
     update: LastUpdate,
-    examples_per_second: f64,
+    rates: Rates,
     memory: Option<u64>,
 }
 
@@ -57,8 +59,7 @@ impl StepLog {
             every,
             total: 0,
             last_line: Instant::now(),
-            examples: 0,
-            training: Duration::ZERO,
+            work: Work::default(),
             running: None,
             losses: Losses::new(),
         }
@@ -79,7 +80,7 @@ impl StepLog {
 
     pub fn end_epoch(&mut self, now: Instant) {
         let last = self.take_running(now);
-        self.training += last;
+        self.work.time += last;
         self.running = None;
     }
 
@@ -91,7 +92,7 @@ impl StepLog {
 
     /// Counts an update; returns whether a line is due.
     fn count(&mut self, step: usize, examples: usize, losses: &Losses, now: Instant) -> bool {
-        self.examples += examples;
+        self.work.examples += examples;
         if !losses.is_empty() {
             self.losses.clone_from(losses);
         }
@@ -101,14 +102,12 @@ impl StepLog {
         }
     }
 
-    /// The examples per second since the last line, for a line at `now`.
-    fn rate(&mut self, now: Instant) -> f64 {
-        let seconds = (self.training + self.take_running(now)).as_secs_f64();
-        let rate = self.examples as f64 / seconds;
+    /// The work since the last line, for a line at `now`.
+    fn take_work(&mut self, now: Instant) -> Work {
+        let last = self.take_running(now);
+        self.work.time += last;
         self.last_line = now;
-        self.examples = 0;
-        self.training = Duration::ZERO;
-        rate
+        mem::take(&mut self.work)
     }
 
     fn append(&mut self, line: &Line) -> Result<()> {
@@ -133,15 +132,20 @@ impl Line {
             Value::Object(values.collect::<Map<_, _>>())
         };
         let rates = &self.update.learning_rates;
-        json!({
+        let mut line = Map::new();
+        let fixed = json!({
             "epoch": self.progress.epoch,
             "step": self.progress.step,
             "losses": object(&mut self.losses.iter()),
             "learning_rates": object(&mut rates.iter().copied()),
             "gradient_norm": self.update.gradient_norm.map(json_number),
-            "examples_per_second": json_number(self.examples_per_second),
-            "memory": self.memory,
-        })
+        });
+        if let Value::Object(fixed) = fixed {
+            line.extend(fixed);
+        }
+        self.rates.write(&mut line);
+        line.insert("memory".into(), json!(self.memory));
+        Value::Object(line)
     }
 
     /// The tags and values for TensorBoard.
@@ -154,8 +158,8 @@ impl Line {
         scalars.extend(rates.map(|(name, rate)| (format!("step/learning_rate/{name}"), *rate)));
         let norm = self.update.gradient_norm;
         scalars.extend(norm.map(|norm| ("step/gradient_norm".to_owned(), norm)));
-        let rate = self.examples_per_second;
-        scalars.push(("step/examples_per_second".to_owned(), rate));
+        let rates = self.rates.named().into_iter();
+        scalars.extend(rates.map(|(name, rate)| (format!("step/{name}"), rate)));
         let memory = self.memory;
         scalars.extend(memory.map(|memory| ("step/memory".to_owned(), memory as f64)));
         scalars
@@ -177,8 +181,7 @@ impl Line {
             true => format!("|g| {norm:.2}"),
             false => format!("|g| {norm:.1e}"),
         }));
-        let rate = self.examples_per_second.round() as usize;
-        parts.push(format!("{} examples/s", thousands(rate)));
+        parts.extend(self.rates.text());
         let memory = self.memory;
         parts.extend(memory.map(|memory| format!("{} MiB", memory >> 20)));
         parts.join("  ")
@@ -195,18 +198,25 @@ impl Report {
     /// A file cannot be written, or the update failed.
     pub fn update(&mut self, progress: Progress, examples: usize, losses: &Losses) -> Result<bool> {
         let step = progress.step;
+        if let Some(current) = &mut self.current {
+            current.examples += examples;
+        }
         if !self.speaks || !self.steps.count(step, examples, losses, Instant::now()) {
             return Ok(false);
         }
         let losses = self.steps.losses.clone();
         let update = globals::strategy()?.last_update(&losses)?;
+        // After the read, which waits for the updates queued on a GPU.
+        self.collect_counts()?;
+        let work = self.steps.take_work(Instant::now());
+        let rates = self.throughput.rates(&work);
+        self.rates = rates.text().join("  ");
         self.show(&losses);
         let line = Line {
             progress,
             losses,
             update,
-            // After the read, which waits for the updates queued on a GPU.
-            examples_per_second: self.steps.rate(Instant::now()),
+            rates,
             memory: resident_memory(),
         };
         self.steps.append(&line)?;
@@ -223,7 +233,7 @@ impl Report {
 }
 
 /// Non-finite numbers, which JSON lacks, become `"NaN"`, `"inf"` or `"-inf"`; null means unknown.
-fn json_number(number: f64) -> Value {
+pub(super) fn json_number(number: f64) -> Value {
     match number.is_finite() {
         true => json!(number),
         false => json!(number.to_string()),
@@ -262,9 +272,20 @@ mod tests {
                 gradient_norm,
                 learning_rates: vec![("generator", 2e-3), ("discriminator", 2e-3)],
             },
-            examples_per_second: 5_312.4,
+            rates: Rates {
+                examples: 5_312.4,
+                tokens: None,
+                flops: None,
+                at_least: false,
+                utilisation: None,
+                data_wait: 0.03,
+            },
             memory: Some(96_468_992),
         }
+    }
+
+    fn rate_of(work: Work) -> f64 {
+        work.examples as f64 / work.time.as_secs_f64()
     }
 
     #[test]
@@ -283,7 +304,7 @@ mod tests {
             let now = start + Duration::from_secs(*seconds);
             let is_due = log.count(*seconds as usize, 8, &losses(1.0), now);
             if is_due {
-                log.rate(now);
+                log.take_work(now);
             }
             is_due
         };
@@ -298,7 +319,7 @@ mod tests {
         log.begin_epoch(start);
         let mut rate = |step, examples, now| {
             log.count(step, examples, &losses(1.0), now)
-                .then(|| log.rate(now))
+                .then(|| rate_of(log.take_work(now)))
         };
         assert_eq!(rate(3, 10, at(1)), None);
         assert_eq!(rate(4, 10, at(2)), Some(10.0));
@@ -306,7 +327,7 @@ mod tests {
         log.end_epoch(at(3));
         log.begin_epoch(at(8));
         assert!(log.count(8, 60, &losses(1.0), at(10)));
-        assert_eq!(log.rate(at(10)), 30.0);
+        assert_eq!(rate_of(log.take_work(at(10))), 30.0);
     }
 
     #[test]
@@ -336,6 +357,7 @@ mod tests {
             "learning_rates": { "generator": 2e-3, "discriminator": 2e-3 },
             "gradient_norm": null,
             "examples_per_second": 5_312.4,
+            "data_wait": 0.03,
             "memory": 96_468_992,
         });
         assert_eq!(lines[0], expected);
@@ -354,6 +376,7 @@ mod tests {
             "step/learning_rate/generator",
             "step/learning_rate/discriminator",
             "step/examples_per_second",
+            "step/data_wait",
             "step/memory",
         ];
         assert_eq!(tags, expected);

@@ -95,6 +95,7 @@ impl RunRecord {
             ("the number of processes", json!(self.processes)),
             ("the number of hosts", json!(number_of(&self.hosts))),
             ("the global batch size", json!(self.global_batch_size)),
+            ("the type of matrix products", json!(self.precision)),
         ]);
         facts.retain(|_, fact| ![json!(null), json!(""), json!([])].contains(fact));
         let facts = facts

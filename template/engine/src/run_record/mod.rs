@@ -14,14 +14,14 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions,
+    checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions, precision,
     weights::InitialWeights,
 };
 pub(crate) use compare::{NOT_COMPARED, is_same, shown};
 #[cfg(test)]
 pub(crate) use options::options;
 pub(crate) use options::package;
-pub(crate) use options::{matches, run_file};
+pub(crate) use options::{matches, program, run_file};
 
 pub use options::{OptionRecord, Options, Package, Source, parse, settings_of_job};
 pub use program::{Git, Program, host, utc};
@@ -59,12 +59,17 @@ pub struct RunRecord {
     pub hosts: Vec<String>,
     /// Examples in a full batch, over all replicas.
     pub global_batch_size: Option<usize>,
+    /// The type of matrix products, which `--precision auto` chooses by the devices.
+    pub precision: Option<String>,
     /// The data of each split, by its name.
     pub data: IndexMap<String, SplitRecord>,
     /// The file that the weights started from, before any resume; `None` without `--init-from`.
     pub initial_weights: Option<InitialWeights>,
     /// The checkpoint that this run resumed from; `None` if it started anew.
     pub resumed_from: Option<ResumedFrom>,
+    /// Why training ended before its last epoch, as early stopping says; `None` if it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<String>,
 }
 
 /// The checkpoint that a run resumed from.
@@ -111,9 +116,15 @@ impl RunRecord {
             processes: Some(workers.count()),
             hosts,
             global_batch_size: Some(globals::global_batch_size()?),
+            precision: Some(
+                strategy
+                    .run_on_first(|_| Ok(precision::name_of_active()))?
+                    .to_owned(),
+            ),
             data: split::records(datasets)?,
             initial_weights: None,
             resumed_from: None,
+            ended_early: None,
         })
     }
 
@@ -189,6 +200,8 @@ mod tests {
             "2",
             "--batch-size",
             "3",
+            "--precision",
+            "float16",
         ];
         let options = test_task::options(&words);
         set_up(&options).unwrap();
@@ -205,6 +218,7 @@ mod tests {
             (Some(6), Some(options.seed))
         );
         assert_eq!((record.hosts.len(), record.pid), (1, process::id()));
+        assert_eq!(record.precision.as_deref(), Some("float16"));
         let names: Vec<&str> = record.data.keys().map(String::as_str).collect();
         assert_eq!(names, ["train", "validation", "test"]);
         assert_eq!(record.data["train"].examples, splits.train.dataset().len());

@@ -79,6 +79,8 @@ macro_rules! package {
 /// The parsed command line of this process.
 struct Parsed {
     package: Package,
+    /// The options that the program has.
+    program: Command,
     /// The subcommands.
     command: String,
     options: Options,
@@ -106,6 +108,7 @@ pub fn parse<A: Parser>(package: Package) -> A {
             package,
             command: subcommands(&matches),
             file: RunFile::new(&command, &matches, &options),
+            program: command,
             options,
             matches,
         }
@@ -117,6 +120,13 @@ pub fn parse<A: Parser>(package: Package) -> A {
 /// `None` if it was not called, as in tests.
 pub(crate) fn matches() -> Option<&'static ArgMatches> {
     PARSED.get().map(|parsed| &parsed.matches)
+}
+
+/// The options that this program has, built, and the values parsed by [`parse`]; `None` if it was not called, as
+/// in tests.
+pub(crate) fn program() -> Option<(&'static Command, &'static ArgMatches)> {
+    let parsed = PARSED.get()?;
+    Some((&parsed.program, &parsed.matches))
 }
 
 /// The options for `run.toml`; `None` if [`parse`] was not called, as in tests.
@@ -147,11 +157,14 @@ pub fn settings_of_job() -> Vec<(String, String)> {
     [command].into_iter().chain(of_job).collect()
 }
 
+/// Commands that train.
+const TRAINING: [&str; 4] = ["train", "launch", "sweep", "find-lr"];
+
 /// Refuses `--init-from` where nothing would start from it.
 fn refuse_initial_weights(matches: &ArgMatches) -> Result<(), String> {
     let given = matches.try_get_one::<PathBuf>("init_from").ok().flatten();
     match matches.subcommand_name() {
-        Some(name) if given.is_some() && !["train", "launch"].contains(&name) => Err(format!(
+        Some(name) if given.is_some() && !TRAINING.contains(&name) => Err(format!(
             "--init-from is for a training, and `{name}` does not train"
         )),
         _ => Ok(()),

@@ -59,6 +59,7 @@ const FEATURES: &[(&str, bool)] = features![
     "cpu-layers",
     "download",
     "image-folder",
+    "mlflow",
     "mpi",
     "remote",
     "tensorboard",

@@ -1,6 +1,6 @@
 //! Creation of the strategy from the options.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
@@ -15,6 +15,7 @@ use crate::{
     launch::connect_servers,
     optim::detect_anomalies,
     options::{Options, StrategyKind},
+    precision,
     replica::{chosen_devices, visible_devices},
     run_record::settings_of_job,
     task::Task,
@@ -35,8 +36,10 @@ pub fn create_strategy<T: Task>(
     options.ensure_fit_together()?;
     ensure_options_fit(options)?;
     kernels::keep(options)?;
+    let half = Cell::new(None);
     let create_devices = |options: &Options, workers: &dyn Workers| {
         let devices = create_devices(options, workers)?;
+        half.set(precision::of_job(options.precision, &devices, workers)?);
         kernels::await_first_step(&devices, workers.is_chief())?;
         anyhow::Ok(devices)
     };
@@ -51,13 +54,13 @@ pub fn create_strategy<T: Task>(
         .iter()
         .map(|(name, value)| (name.as_str(), value.clone()));
     let settings: Vec<_> = settings.collect();
-    match options.strategy {
+    let strategy: Arc<dyn Strategy> = match options.strategy {
         StrategyKind::MultiWorkerMirrored => {
             let workers = join_workers(options.timeout)?;
             let devices = create_devices(options, &*workers)?;
             let ops = options.cross_device_ops;
             let strategy = MultiWorkerMirroredStrategy::new(devices, workers, &settings, ops)?;
-            Ok(Arc::new(strategy))
+            Arc::new(strategy)
         }
         StrategyKind::ParameterServer => {
             let workers = join_workers_if_started(options.timeout)?;
@@ -68,21 +71,23 @@ pub fn create_strategy<T: Task>(
                 timeout: options.timeout,
             };
             let strategy = ParameterServerStrategy::new(devices, workers, &settings, server)?;
-            Ok(Arc::new(strategy))
+            Arc::new(strategy)
         }
         kind => {
             ensure_started_alone(kind)?;
             let mut devices = create_devices(options, &Alone::default())?;
-            Ok(match kind {
+            match kind {
                 StrategyKind::OneDevice => Arc::new(OneDeviceStrategy::new(devices.remove(0))?),
                 StrategyKind::ModelParallel => {
                     let (stages, parts) = (T::STAGES.len(), options.micro_batches);
                     Arc::new(ModelParallelStrategy::new(&devices, stages, parts)?)
                 }
                 _ => Arc::new(MirroredStrategy::new(devices, options.cross_device_ops)?),
-            })
+            }
         }
-    }
+    };
+    precision::start(&strategy, half.get())?;
+    Ok(strategy)
 }
 
 /// Refuses options that the chosen strategy would ignore.

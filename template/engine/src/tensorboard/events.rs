@@ -22,7 +22,7 @@ use crate::{picture::Picture, run_record};
 const BUCKETS: usize = 30;
 
 /// File name prefix of event files.
-const PREFIX: &str = "events.out.tfevents.";
+pub(super) const PREFIX: &str = "events.out.tfevents.";
 
 /// Writes an event file.
 ///
@@ -118,6 +118,7 @@ impl EventWriter {
     pub fn text(&mut self, step: usize, tag: &str, markdown: &str) -> Result<()> {
         let plugin_data = PluginData {
             plugin_name: "text".into(),
+            ..PluginData::default()
         };
         self.summary(
             step,
@@ -126,9 +127,10 @@ impl EventWriter {
                 metadata: Some(SummaryMetadata {
                     plugin_data: Some(plugin_data),
                 }),
-                tensor: Some(TensorOfText {
+                tensor: Some(Tensor {
                     dtype: DT_STRING,
                     string_val: vec![markdown.into()],
+                    ..Tensor::default()
                 }),
                 ..SummaryValue::default()
             },
@@ -169,7 +171,7 @@ impl EventWriter {
         flushed.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    fn summary(&mut self, step: usize, value: SummaryValue) -> Result<()> {
+    pub(super) fn summary(&mut self, step: usize, value: SummaryValue) -> Result<()> {
         self.write(&Event {
             summary: Some(Summary { value: vec![value] }),
             ..Event::at(step)
@@ -285,7 +287,7 @@ struct Summary {
 
 /// `Summary.Value` of `summary.proto`, with its `oneof` as optional fields.
 #[derive(Clone, PartialEq, Message)]
-struct SummaryValue {
+pub(super) struct SummaryValue {
     #[prost(string, tag = "1")]
     tag: String,
     #[prost(float, optional, tag = "2")]
@@ -295,9 +297,32 @@ struct SummaryValue {
     #[prost(message, optional, tag = "5")]
     histo: Option<Histogram>,
     #[prost(message, optional, tag = "8")]
-    tensor: Option<TensorOfText>,
+    tensor: Option<Tensor>,
     #[prost(message, optional, tag = "9")]
     metadata: Option<SummaryMetadata>,
+}
+
+impl SummaryValue {
+    /// A message of a plugin, which has no value.
+    pub fn of_plugin(tag: &str, plugin_name: &str, content: Vec<u8>) -> Self {
+        let plugin_data = PluginData {
+            plugin_name: plugin_name.into(),
+            content,
+        };
+        SummaryValue {
+            tag: tag.into(),
+            metadata: Some(SummaryMetadata {
+                plugin_data: Some(plugin_data),
+            }),
+            // Without a value, TensorBoard does not list the tag.
+            tensor: Some(Tensor {
+                dtype: DT_FLOAT,
+                float_val: vec![0.0],
+                ..Tensor::default()
+            }),
+            ..SummaryValue::default()
+        }
+    }
 }
 
 /// `SummaryMetadata` of `summary.proto`.
@@ -312,16 +337,24 @@ struct SummaryMetadata {
 struct PluginData {
     #[prost(string, tag = "1")]
     plugin_name: String,
+    /// A message of the plugin.
+    #[prost(bytes = "vec", tag = "2")]
+    content: Vec<u8>,
 }
 
-/// `TensorProto` of `tensor.proto` with one text; a scalar, as it has no shape.
+/// `TensorProto` of `tensor.proto`; a scalar without a shape.
 #[derive(Clone, PartialEq, Message)]
-struct TensorOfText {
+struct Tensor {
     #[prost(int32, tag = "1")]
     dtype: i32,
+    #[prost(float, repeated, tag = "5")]
+    float_val: Vec<f32>,
     #[prost(string, repeated, tag = "8")]
     string_val: Vec<String>,
 }
+
+/// `DT_FLOAT` of `types.proto`.
+const DT_FLOAT: i32 = 1;
 
 /// `DT_STRING` of `types.proto`.
 const DT_STRING: i32 = 7;

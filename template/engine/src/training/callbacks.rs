@@ -1,4 +1,4 @@
-use std::cell::OnceCell;
+use std::{cell::OnceCell, mem};
 
 use anyhow::Result;
 use indexmap::IndexMap;
@@ -9,12 +9,14 @@ use crate::{
     loss::Losses,
     metric::MergedMetric,
     replica::{PerReplica, without_panic},
+    tracking::Tracker,
 };
 
 /// Callbacks of training and their schedules. They run in the order in which they were added, on the main
 /// thread of every process, with the training state and `T`, such as the report.
 pub struct Callbacks<T> {
     scheduled: Vec<(When, Callback<T>)>,
+    trackers: Vec<Box<dyn Tracker>>,
     stop_reason: Option<String>,
 }
 
@@ -80,6 +82,7 @@ impl<T> Default for Callbacks<T> {
     fn default() -> Self {
         Callbacks {
             scheduled: Vec::new(),
+            trackers: Vec::new(),
             stop_reason: None,
         }
     }
@@ -129,6 +132,18 @@ impl<T> Callbacks<T> {
         callback: impl FnMut(&CallbackContext, &mut T) -> Result<()> + 'static,
     ) -> Self {
         self.with(When::AtEpoch(epoch), callback)
+    }
+
+    /// Records the run with `tracker`, on the chief only, in addition to TensorBoard and `--mlflow`.
+    #[must_use]
+    pub fn tracker(mut self, tracker: impl Tracker + 'static) -> Self {
+        self.trackers.push(Box::new(tracker));
+        self
+    }
+
+    /// Takes the trackers out.
+    pub(crate) fn take_trackers(&mut self) -> Vec<Box<dyn Tracker>> {
+        mem::take(&mut self.trackers)
     }
 
     fn with(

@@ -20,11 +20,14 @@ use crate::{
     globals::{self, Split, erased},
     kernels,
     loss::Losses,
+    optim::freeze_named,
     options::Options,
+    precision::{self, LossScale},
     replica::{PerReplica, updates_between_reads},
     report::Report,
     run_record::RunRecord,
     task::Task,
+    tracking::Outcome,
     weights::initialise,
 };
 
@@ -62,6 +65,8 @@ pub struct Training<'a, T: Task> {
     callbacks: Callbacks<Report>,
     stopping: Stopping,
     state: State,
+    /// Why training ended before its last epoch.
+    ended_early: Option<String>,
     /// Losses of the batches of the current update.
     losses: Vec<Losses>,
     /// Updates since losses were last read from a GPU.
@@ -85,20 +90,23 @@ impl<'a, T: Task> Training<'a, T> {
     /// Starts a training, or with `--resume` continues from the latest checkpoint, if there is one.
     ///
     /// # Errors
-    /// The checkpoint or an option does not match, a file cannot be written, or the parameters of replicas
+    /// The checkpoint or an option, such as `--freeze`, does not match, a file cannot be written, or the parameters of replicas
     /// differ.
     pub fn start(
         options: &'a Options,
         datasets: &'a Datasets<T::Example>,
         report: &'a mut Report,
-        callbacks: Callbacks<Report>,
+        mut callbacks: Callbacks<Report>,
     ) -> Result<Self> {
         let ema = EmaConfig::of(options)?;
+        freeze_named::<T>(&options.freeze)?;
         let mut checkpoints = Checkpoints::new::<T>(options);
         let latest = match options.resume {
             true => checkpoints.latest_for_all()?,
             false => None,
         };
+        // Before the files of an earlier run are set aside.
+        report.connect_trackers(options, callbacks.take_trackers(), latest.is_some())?;
         globals::reset_metrics::<T>(Split::Train)?;
         let mut run = RunRecord::of_this_run(options, datasets)?;
         let stopping = latest.as_ref().and_then(|latest| latest.manifest.stopping);
@@ -159,10 +167,11 @@ impl<'a, T: Task> Training<'a, T> {
             writer: Writer::default(),
             callbacks,
             stopping,
-            state: match ended {
+            state: match &ended {
                 Some(_) => State::Ended,
                 None => State::Running,
             },
+            ended_early: ended,
             losses: Vec::new(),
             unread: 0,
             progress,
@@ -416,6 +425,7 @@ impl<'a, T: Task> Training<'a, T> {
                 let reason = self.callbacks.agreed_stop_reason()?;
                 self.state = State::Ended;
                 self.report.say(&format!("training ends {place}: {reason}"));
+                self.ended_early = Some(reason);
                 if self.stopping.out_of_patience().is_some() {
                     tell_the_best::<T>(&self.checkpoints, self.report)?;
                 }
@@ -437,8 +447,32 @@ impl<'a, T: Task> Training<'a, T> {
     /// A file cannot be written.
     pub fn end(mut self) -> Result<Option<Progress>> {
         Checkpoints::finish(&mut self.writer)?;
+        self.tell_skipped_updates()?;
         self.report.conclude(self.progress)?;
+        if let (Some(reason), Some(run)) = (self.ended_early, self.checkpoints.run()) {
+            let run = RunRecord {
+                ended_early: Some(reason),
+                ..run.clone()
+            };
+            self.report.record_end(&run)?;
+        }
+        self.report.end_run(match self.state {
+            State::Stopped => Outcome::Killed,
+            State::Running | State::Ended => Outcome::Finished,
+        });
         Ok((self.state != State::Stopped).then_some(self.progress))
+    }
+
+    /// Reports the updates that the loss scale of float16 skipped.
+    fn tell_skipped_updates(&self) -> Result<()> {
+        let loss_scale = globals::strategy()?.run_on_first(|_| Ok(precision::loss_scale()))?;
+        if let Some(LossScale { scale, skipped, .. }) = loss_scale {
+            let updates = self.progress.step;
+            self.report.say(&format!(
+                "float16: {skipped} of {updates} updates skipped; the loss scale is {scale}"
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -4,11 +4,12 @@ use anyhow::Result;
 
 use crate::{
     comm::ReduceOp,
-    data::Shard,
-    ema, globals,
+    data::{Collate, Shard},
+    ema, flops, globals,
     loss::Losses,
     optim::{FlatGradients, Gradients, detects_anomalies, ensure_no_anomaly},
     pipeline::Pipeline,
+    precision,
     replica::{PerReplica, replica_context},
     report::profile::{Phase, span},
     strategy::Strategy,
@@ -56,14 +57,19 @@ fn trained_shard<T: Task>(
     shard: Shard<T::Example>,
     train_step: impl FnOnce(T::Batch) -> Result<(Losses, Gradients)>,
 ) -> Result<(Losses, Gradients)> {
-    let replica = replica_context()?;
+    let (replica, examples) = (replica_context()?, shard.len());
     match replica.pipeline() {
         Some(pipeline) if !shard.is_empty() => {
-            let parts = shard.load_parts(pipeline.micro_batches())?;
-            pipelined_train_step::<T>(pipeline, parts)
+            let parts: Vec<T::Batch> = shard.load_parts(pipeline.micro_batches())?;
+            let tokens = parts.iter().map(Collate::tokens).sum();
+            let step = || pipelined_train_step::<T>(pipeline, parts);
+            flops::observe::<T, _>(examples, tokens, step)
         }
-        _ => match shard.load()? {
-            Some(batch) => train_step(batch),
+        _ => match shard.load::<T::Batch>()? {
+            Some(batch) => {
+                let tokens = batch.tokens();
+                flops::observe::<T, _>(examples, tokens, || train_step(batch))
+            }
             // A replica without examples still joins the all-reduce and gets the same update.
             None => Ok((Losses::new(), Gradients::new())),
         },
@@ -124,7 +130,7 @@ pub fn update_parameters<T: Task>(mut gradients: FlatGradients) -> Result<()> {
     let step = globals::step() + 1;
     globals::set_step(step);
     globals::set_last_gradients(None);
-    if !T::update_gradients(&mut gradients)? {
+    if !precision::accepts(&mut gradients)? || !T::update_gradients(&mut gradients)? {
         return Ok(());
     }
     gradients.retain(|parameter| T::is_trainable(parameter, step));

@@ -12,8 +12,9 @@ use burn_store::{
 
 use super::{
     file::Layout,
-    names::{NORMALISATION, Names, nearest},
+    names::{NORMALISATION, Names},
 };
+use crate::similar::nearest;
 
 /// Names in a list of a message.
 const LISTED: usize = 10;
@@ -104,7 +105,7 @@ impl Fit {
         )];
         lines.extend(list("missing", &self.missing, |name| {
             match nearest(name, self.unused.iter().map(String::as_str)) {
-                Some(other) => format!("`{name}` (the file has `{other}`)"),
+                Some((_, other)) => format!("`{name}` (the file has `{other}`)"),
                 None => format!("`{name}`"),
             }
         }));

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::{Files, MODEL, load_model, model_files},
     globals,
-    model::{named_parameters, running_statistics},
+    model::{first_non_finite, running_statistics, trains_or_is_frozen},
     options::Options,
     task::Task,
 };
@@ -161,10 +161,8 @@ pub fn ensure_names<M: Module>(model: &M, names: WeightNames) -> Result<()> {
 /// Checks that all values are finite, as nothing trains from others.
 fn ensure_finite<M: Module>(model: &M) -> Result<()> {
     let model = model.clone().train();
-    for (path, values) in named_parameters(&model) {
-        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-            bail!("its `{path}` holds {value}");
-        }
+    if let Some((path, value)) = first_non_finite(&model, trains_or_is_frozen)? {
+        bail!("its `{path}` holds {value}");
     }
     let statistics = running_statistics(&model);
     if let Some(value) = statistics.iter().find(|value| !value.is_finite()) {

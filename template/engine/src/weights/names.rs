@@ -7,6 +7,7 @@ use burn::tensor::Shape;
 use burn_store::{KeyRemapper, burn_pack::Tensor, map_indices_contiguous};
 
 use super::{WeightNames, file::Layout, fused};
+use crate::similar::nearest;
 
 /// Names and shapes of a model's parameters and running statistics, in the order of its fields.
 pub type Names = Vec<(String, Shape)>;
@@ -143,18 +144,6 @@ fn fitting(tensors: &[Tensor], of_model: &Names) -> usize {
     of_model.iter().filter(|(name, _)| fits(name)).count()
 }
 
-/// The name in `others` that resembles `name` most, if one does.
-///
-/// Source: the normalised Levenshtein distance of `strsim`.
-pub fn nearest<'a>(name: &str, others: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let distance = |other| strsim::normalized_levenshtein(name, other);
-    let others = others.into_iter().map(|other| (distance(other), other));
-    let nearest = others.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    nearest
-        .filter(|(alike, _)| *alike >= 0.5)
-        .map(|(_, other)| other)
-}
-
 /// Checks the site of a task: its patterns are regular expressions, and each replacement is part of a name in
 /// `of_model`.
 ///
@@ -175,7 +164,7 @@ pub fn ensure_replacements(of_model: &[String], names: WeightNames) -> Result<()
         for part in literal.filter(|part| !part.is_empty()) {
             if !of_model.iter().any(|name| name.contains(part)) {
                 let hint = nearest(part, of_model.iter().map(String::as_str));
-                let hint = hint.map_or(String::new(), |name| format!("; it has `{name}`"));
+                let hint = hint.map_or(String::new(), |(_, name)| format!("; it has `{name}`"));
                 bail!(
                     "TODO(model.weights): WEIGHT_NAMES renames {pattern:?} to {replacement:?}, and no weight of \
                      the model has {part:?} in its name{hint}"

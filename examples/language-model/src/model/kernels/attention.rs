@@ -6,9 +6,11 @@ use burn::{
 };
 use kiln_engine::{
     layers::{
-        matrix::{Matrix, Threads, multiply},
+        matrix::{Matrix, Threads},
+        multiply_in,
         operation::{self, Operation, tensor},
     },
+    precision::{self, Half},
     vectors::exp,
 };
 use rayon::prelude::*;
@@ -26,8 +28,9 @@ pub fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
         time,
         width: width / 3,
         heads,
+        half: precision::active(),
     };
-    operation::on_cpu(attention, [all])
+    precision::scale_gradients([all.clone()], |[all]| operation::on_cpu(attention, [&all]))
 }
 
 /// From `[batch, time, 3 * width]` to `[batch, time, width]`.
@@ -37,6 +40,8 @@ struct Attention {
     time: usize,
     width: usize,
     heads: usize,
+    /// In what products are computed; none for float32.
+    half: Option<Half>,
 }
 
 /// The queries, keys and values of a head, each `[time, size]`.
@@ -57,9 +62,9 @@ impl Operation<Flex, 1> for Attention {
             |mixed, ((output, shares), example)| {
                 for (head, shares) in shares.chunks_exact_mut(self.scores()).enumerate() {
                     let [queries, keys, values] = self.head(example, head);
-                    multiply(shares, false, queries, keys.transposed(), Threads::This);
+                    self.multiply(shares, queries, keys.transposed());
                     vectorized!(self.softmax(shares));
-                    multiply(mixed, false, self.square(shares), values, Threads::This);
+                    self.multiply(mixed, self.square(shares), values);
                     self.put(mixed, output, self.width, head * self.size());
                 }
             },
@@ -107,6 +112,10 @@ impl Attention {
     /// Scores of an example's head.
     fn scores(&self) -> usize {
         self.time * self.time
+    }
+
+    fn multiply(&self, product: &mut [f32], left: Matrix, right: Matrix) {
+        multiply_in(self.half, product, false, left, right, Threads::This);
     }
 
     fn square<'a>(&self, shares: &'a [f32]) -> Matrix<'a> {
@@ -162,11 +171,11 @@ impl Attention {
         let gradient = Matrix::new(gradient, [self.time, self.width]);
         let gradient = gradient.columns(column..column + self.size());
         let mut put = |number: usize, left: Matrix, right: Matrix| {
-            multiply(part, false, left, right, Threads::This);
+            self.multiply(part, left, right);
             self.put(part, output, 3 * self.width, number * self.width + column);
         };
         put(2, self.square(shares).transposed(), gradient);
-        multiply(scores, false, gradient, values.transposed(), Threads::This);
+        self.multiply(scores, gradient, values.transposed());
         vectorized!(self.softmax_backward(shares, scores));
         let scores = self.square(scores);
         put(0, scores, keys);

@@ -57,6 +57,10 @@ pub fn causal_attention(all: Tensor<3>, heads: usize) -> Tensor<3> {
     if !cfg!(debug_assertions)
         && let Some(mixed) = attention::on_cpu(&all, heads)
     {
+        let [batch, time, width] = all.dims();
+        // Queries by keys, and their scores by values; twice each in the backward pass.
+        let product = 2.0 * (batch * time * time * width / 3) as f64;
+        kiln_engine::flops::add(2.0 * product, 4.0 * product);
         return mixed;
     }
     attention_of_parts(all, heads)

@@ -9,37 +9,52 @@ use burn::tensor::{Bool, Device, FloatDType, Tensor, activation::softmax};
 use self::causal::Causal;
 #[cfg(feature = "gpu")]
 use super::operation::on_backend;
+use crate::{flops, precision};
 
 /// Scaled dot-product attention of each position to itself and those before it: from queries, keys and values
 /// `[batch, heads, time, size]` to the same shape.
 ///
 /// On GPUs, Burn's fused kernel, which does not write the scores `[batch, heads, time, time]` to memory; the
 /// backward pass computes them again. On the CPU, and under gradient checkpointing, separate operations,
-/// recorded by autodiff. Softmax in 32 bits, whatever the type of the inputs.
+/// recorded by autodiff. Softmax in 32 bits, whatever the type of the inputs; products of 32 bits in the
+/// [`precision`] of this thread.
 ///
 /// Source: A. Vaswani and others, Attention is all you need, 2017; T. Dao and others, FlashAttention, 2022.
 ///
 /// # Panics
 /// The shapes differ.
 pub fn causal_attention(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
+    flops::attention(&queries, &keys, &values);
     #[cfg(feature = "gpu")]
-    if let Some(output) = on_backend::<Cube, _, 3, 4>(Causal, [&queries, &keys, &values]) {
+    if let Some(output) = on_gpu([&queries, &keys, &values]) {
         return output;
     }
     composed(queries, keys, values)
 }
 
+/// The output of the fused kernel; `None` on the CPU and under gradient checkpointing.
+#[cfg(feature = "gpu")]
+fn on_gpu(inputs: [&Tensor<4>; 3]) -> Option<Tensor<4>> {
+    let cast = precision::Cast::of(inputs[0]);
+    precision::scale_gradients(inputs.map(Tensor::clone), |inputs| {
+        let inputs = inputs.map(|input| cast.map_or(input.clone(), |cast| cast.enter(input)));
+        let [queries, keys, values] = &inputs;
+        let output = on_backend::<Cube, _, 3, 4>(Causal, [queries, keys, values])?;
+        Some(cast.map_or(output.clone(), |cast| cast.leave(output)))
+    })
+}
+
 fn composed(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
     let dtype = values.dtype();
     let shares = shares(queries, keys); // [batch, heads, time, time]
-    shares.cast(dtype).matmul(values)
+    precision::matmul(shares.cast(dtype), values)
 }
 
 /// The shares of keys in the output of each query, `[batch, heads, time, time]`, in 32 bits.
 fn shares(queries: Tensor<4>, keys: Tensor<4>) -> Tensor<4> {
     let [_, _, time, size] = queries.dims();
     let later = later(time, &queries.device());
-    let scores = queries.matmul(keys.transpose()); // [batch, heads, time, time]
+    let scores = precision::matmul(queries, keys.transpose()); // [batch, heads, time, time]
     // The softmax adds up many numbers.
     let scores = scores.cast(FloatDType::F32) / (size as f64).sqrt();
     softmax(scores.mask_fill(later, f32::NEG_INFINITY), 3)

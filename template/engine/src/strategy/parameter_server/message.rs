@@ -31,8 +31,13 @@ pub enum Answer {
     Update(usize),
     /// Training stops after this many updates since the last join.
     Stop { after: usize, reason: Stop },
-    /// The number of updates so far, and the values of all parameters after them.
-    Parameters { step: usize, values: Vec<f32> },
+    /// The number of updates so far, the loss scale (0 without one) and the values of all parameters after
+    /// them.
+    Parameters {
+        step: usize,
+        loss_scale: f32,
+        values: Vec<f32>,
+    },
     /// The server failed, for this reason.
     Failed(String),
 }
@@ -79,7 +84,15 @@ impl Answer {
                 bytes.extend_from_slice(&(reason.code() as u64).to_le_bytes());
                 bytes
             }
-            Answer::Parameters { step, values } => bytes(2, step, &values),
+            Answer::Parameters {
+                step,
+                loss_scale,
+                values,
+            } => {
+                let mut bytes = bytes(2, step, &values);
+                extend(&mut bytes, &[loss_scale]);
+                bytes
+            }
             Answer::Failed(reason) => {
                 let mut bytes = bytes(3, 0, &[]);
                 bytes.extend_from_slice(reason.as_bytes());
@@ -103,10 +116,14 @@ impl Answer {
                     reason: stop(u64::from_le_bytes(*reason) as usize)?,
                 }
             }
-            2 => Answer::Parameters {
-                step: number,
-                values: to_values(rest),
-            },
+            2 => {
+                let mut values = to_values(rest);
+                Answer::Parameters {
+                    step: number,
+                    loss_scale: values.pop().context("a short message")?,
+                    values,
+                }
+            }
             3 => Answer::Failed(String::from_utf8_lossy(rest).into_owned()),
             _ => bail!("an answer of the parameter server has the unknown kind {kind}"),
         })
@@ -162,6 +179,7 @@ mod tests {
             },
             Answer::Parameters {
                 step: 9,
+                loss_scale: 1024.0,
                 values: gradients,
             },
             Answer::Failed("no".to_owned()),

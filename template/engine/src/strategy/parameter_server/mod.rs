@@ -28,6 +28,7 @@ use crate::{
     comm::CrossDevice,
     globals::{LastUpdate, erased},
     optim::FlatGradients,
+    precision,
     replica::{ReplicaContext, ReplicaThreads},
     workers::Workers,
 };
@@ -435,7 +436,14 @@ impl ParameterServer {
             return Ok(());
         }
         match self.ask(Request::Pull { replica })? {
-            Answer::Parameters { step, values } => erased::load_at(step, &values),
+            Answer::Parameters {
+                step,
+                loss_scale,
+                values,
+            } => {
+                precision::follow(loss_scale);
+                erased::load_at(step, &values)
+            }
             Answer::Failed(reason) => bail!("{reason}"),
             _ => bail!("unexpected answer of the parameter server"),
         }

@@ -18,6 +18,7 @@ use crate::{
     comm::SharedMemory,
     globals::{self, LastUpdate, erased},
     optim::FlatGradients,
+    precision,
     replica::{Part, ReplicaThreads, Role},
 };
 
@@ -216,6 +217,7 @@ impl Server {
                 Some(answer) => answer,
                 None => answer.insert(Answer::Parameters {
                     step: globals::step(),
+                    loss_scale: precision::loss_scale().map_or(0.0, |state| state.scale),
                     values: erased::model_parameters()?,
                 }),
             };

@@ -1,0 +1,81 @@
+//! Floating-point operations of training, counted by layer: matrix products, convolutions and attention, as
+//! PyTorch's `FlopCounterMode` counts them.
+//!
+//! Burn has no hooks on layers. The functions of [`crate::layers`] record what they compute while the first replica
+//! trains on one shard; the parameters of the model tell which layers were not recorded, and [`count`] says what of
+//! these is known.
+
+mod count;
+pub mod peak;
+mod recording;
+
+use std::cell::RefCell;
+
+use anyhow::Result;
+
+pub use count::{Flops, count};
+pub use recording::{Observed, Recording, add};
+pub(crate) use recording::{attention, convolution, product, transposed_convolution};
+
+use crate::{globals, task::Task};
+
+/// The count of this thread's replica.
+enum State {
+    /// No count is asked for.
+    Off,
+    /// The next shard with examples is counted.
+    Armed,
+    /// Layers record what they compute.
+    Recording(Recording),
+    /// The result, until it is taken.
+    Counted(Flops),
+}
+
+thread_local! {
+    static STATE: RefCell<State> = const { RefCell::new(State::Off) };
+}
+
+/// Counts the FLOPs of the next shard that the replica of this thread trains on.
+pub(crate) fn arm() {
+    STATE.set(State::Armed);
+}
+
+/// The result of the count that [`arm`] asked for, once.
+pub(crate) fn take() -> Option<Flops> {
+    STATE.with_borrow_mut(|state| match std::mem::replace(state, State::Off) {
+        State::Counted(flops) => Some(flops),
+        other => {
+            *state = other;
+            None
+        }
+    })
+}
+
+/// The recording of this thread, to be continued by [`Recording::resume`] on another one.
+pub(crate) fn recording() -> Option<Recording> {
+    STATE.with_borrow(|state| match state {
+        State::Recording(recording) => Some(recording.clone()),
+        _ => None,
+    })
+}
+
+/// Trains with `step` on a shard of `examples` examples and counts its FLOPs, if this is asked for.
+///
+/// # Errors
+/// Those of `step`.
+pub(crate) fn observe<T: Task, R>(
+    examples: usize,
+    tokens: Option<usize>,
+    step: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let is_armed = STATE.with_borrow(|state| matches!(state, State::Armed));
+    if !is_armed || examples == 0 {
+        return step();
+    }
+    let recording = Recording::default();
+    let output = recording.clone().during(step)?;
+    let observed = recording.finish();
+    let flops = globals::with_model::<T, _>(|model| count(model, &observed, examples, tokens))?;
+    STATE.set(State::Counted(flops));
+    Ok(output)
+}

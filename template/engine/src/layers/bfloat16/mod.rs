@@ -1,0 +1,90 @@
+//! Matrix products in bfloat16, accumulated in float32: [`multiply_bfloat16`] has the contract of
+//! [`multiply`].
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod packing;
+#[cfg(test)]
+mod tests;
+
+use burn::tensor::bf16;
+
+use super::matrix::{Matrix, Threads, multiply};
+
+/// Whether this processor has instructions for products in bfloat16 (AVX-512 with its extension BF16: AMD
+/// since Zen 4, Intel since Cooper Lake). Without them, [`multiply_bfloat16`] is slower than [`multiply`].
+pub fn is_bfloat16_fast() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return avx512::Product::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// `product = left * right`, or `product += left * right`, row-major, of operands rounded to bfloat16 (to
+/// the nearest, ties to even; infinity and NaN are kept), accumulated in float32.
+///
+/// A value of the product does not depend on the threads, nor on the number of rows and columns.
+/// With the instructions of the processor (see [`is_bfloat16_fast`]), subnormal numbers count as zero, and
+/// additions are not fused with multiplications, so that other processors give other last bits.
+///
+/// # Panics
+/// Sizes do not match, or `product` is too short.
+pub fn multiply_bfloat16(
+    product: &mut [f32],
+    add: bool,
+    left: Matrix,
+    right: Matrix,
+    threads: Threads,
+) {
+    let ([rows, inner], [inner_too, columns]) = (left.size(), right.size());
+    assert_eq!(inner, inner_too);
+    let product = &mut product[..rows * columns];
+    #[cfg(target_arch = "x86_64")]
+    if let Some(operation) = avx512::Product::new(left, right) {
+        return operation.compute(product, add, threads);
+    }
+    multiply_rounded(round, product, add, left, right, threads);
+}
+
+fn round(value: f32) -> f32 {
+    bf16::from_f32(value).to_f32()
+}
+
+/// As [`multiply`], of operands rounded by `round`, on any processor.
+///
+/// # Panics
+/// As [`multiply`].
+pub(super) fn multiply_rounded(
+    round: fn(f32) -> f32,
+    product: &mut [f32],
+    add: bool,
+    left: Matrix,
+    right: Matrix,
+    threads: Threads,
+) {
+    let values = [rounded(left, round), rounded(right, round)];
+    let [left, right] = [(left, &values[0]), (right, &values[1])].map(|(it, values)| {
+        let [rows, columns] = it.size();
+        match it.strides() {
+            [1, _] => Matrix::new(values, [columns, rows]).transposed(),
+            _ => Matrix::new(values, [rows, columns]),
+        }
+    });
+    multiply(product, add, left, right, threads);
+}
+
+/// The rounded values: row-major, or column-major as the matrix itself.
+fn rounded(matrix: Matrix, round: fn(f32) -> f32) -> Vec<f32> {
+    let ([mut lines, mut length], [mut far, mut near]) = (matrix.size(), matrix.strides());
+    if far == 1 {
+        (lines, length, far, near) = (length, lines, near, far);
+    }
+    let mut values = Vec::with_capacity(lines * length);
+    for line in 0..lines {
+        let line = matrix.values().get(line * far..).unwrap_or_default();
+        let line = line.iter().step_by(near.max(1)).take(length);
+        values.extend(line.map(|value| round(*value)));
+    }
+    values
+}
