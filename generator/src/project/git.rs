@@ -34,12 +34,17 @@ pub(crate) fn git_command() -> Command {
     git
 }
 
+/// The git command for files in a folder, whose names are no patterns.
+pub(super) fn git_for(folder: &Path, args: &[&str], files: &[&Path]) -> Command {
+    let mut command = git_command();
+    command.arg("--literal-pathspecs").args(args).args(files);
+    command.current_dir(folder);
+    command
+}
+
 /// The output of git for files in a folder; `None` if it fails.
 pub(crate) fn git(folder: &Path, args: &[&str], files: &[&Path]) -> Option<String> {
-    let args = ["--literal-pathspecs"].iter().chain(args);
-    let mut command = git_command();
-    command.args(args).args(files).current_dir(folder);
-    run(command, b"").ok()
+    run(git_for(folder, args, files), b"").ok()
 }
 
 /// The output of git for an input, or its complaint.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    git::git_command,
+    git::{git_command, git_for},
     place::resolved,
     writing::{WriteOptions, Written, parent},
 };
@@ -38,9 +38,8 @@ impl Git {
 
 /// The output of git for files in a folder.
 pub(crate) fn ask_git(folder: &Path, args: &[&str], files: &[&Path]) -> Git {
-    let mut git = git_command();
-    git.arg("--literal-pathspecs").args(args).args(files);
-    match git.current_dir(folder).stdin(Stdio::null()).output() {
+    let mut git = git_for(folder, args, files);
+    match git.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
             Git::Output(String::from_utf8_lossy(&output.stdout).into_owned())
         }
