@@ -85,7 +85,9 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
         "dataset.augment",
         "dataset.rs",
         "Ok(example)",
-        "Ok(Example { label: (std::time::Instant::now().elapsed().as_nanos() % 10) as u8, ..example })",
+        "static CALLS: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+        let label = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 10;
+        Ok(Example { label, ..example })",
     ),
     (
         "dataset.picture",
@@ -98,7 +100,9 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
         "dataset.rs",
         "CLASSES, Example::new);",
         "CLASSES, |pixels, size, _| {
-             Example::new(pixels, size, (std::time::Instant::now().elapsed().as_nanos() % 10) as u8)
+             static CALLS: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+             let label = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 10;
+             Example::new(pixels, size, label)
          });",
     ),
     (
