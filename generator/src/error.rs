@@ -9,6 +9,8 @@ use miette::{
 
 /// Maximum width of a message.
 const WIDTH: usize = 100;
+/// Maximum number of reasons in one error.
+const MOST_REASONS: usize = 20;
 /// Maximum length of a source line that is shown.
 const LONGEST_LINE: usize = 400;
 
@@ -52,6 +54,8 @@ struct Inner {
     help: Option<String>,
     place: Option<Place>,
     cause: Option<io::Error>,
+    /// The errors that this one consists of.
+    reasons: Vec<Error>,
 }
 
 struct Place {
@@ -67,6 +71,7 @@ impl Error {
             help: None,
             place: None,
             cause: None,
+            reasons: Vec::new(),
         }))
     }
 
@@ -88,6 +93,52 @@ impl Error {
     /// An error for an invalid template.
     pub fn template(message: impl Into<String>) -> Self {
         Self::new(Kind::Template, message.into())
+    }
+
+    /// All reasons why the template `name` is refused, in one error; a single reason is the error.
+    pub(crate) fn of_reasons(name: &str, reasons: Vec<Self>) -> Result<()> {
+        let mut reasons: Vec<Self> = reasons.into_iter().flat_map(Self::into_reasons).collect();
+        let mut said = IndexSet::new();
+        reasons.retain(|reason| said.insert((reason.to_string(), reason.place())));
+        if reasons.len() < 2 {
+            return reasons.pop().map_or(Ok(()), Err);
+        }
+        let left_out = reasons.len().saturating_sub(MOST_REASONS);
+        let count = reasons.len();
+        reasons.truncate(MOST_REASONS);
+        let kind = reasons.first().map_or(Kind::Template, Self::kind);
+        let more = match left_out {
+            0 => String::new(),
+            _ => format!("; the first {MOST_REASONS}"),
+        };
+        let message = format!("`{name}` cannot be rendered, for {count} reasons{more}:");
+        let mut error = Self::new(kind, message);
+        error.0.reasons = reasons;
+        Err(error)
+    }
+
+    fn into_reasons(mut self) -> Vec<Self> {
+        match self.0.reasons.is_empty() {
+            true => vec![self],
+            false => std::mem::take(&mut self.0.reasons),
+        }
+    }
+
+    /// The errors that this one consists of; none, if it is a single one.
+    pub fn reasons(&self) -> &[Self] {
+        &self.0.reasons
+    }
+
+    /// The message with its place on one line, for warnings.
+    pub(crate) fn line(&self) -> String {
+        let place = self.place();
+        let place = place.map(|(file, line, column)| format!(" ({file}:{line}:{column})"));
+        let help = self.help_text().map(|help| format!(": {help}"));
+        format!(
+            "{self}{}{}",
+            place.unwrap_or_default(),
+            help.unwrap_or_default()
+        )
     }
 
     /// The user left a prompt.
@@ -185,10 +236,14 @@ impl Error {
         let drawn = GraphicalReportHandler::new_themed(theme)
             .with_width(WIDTH)
             .render_report(&mut text, self);
-        match drawn {
+        let mut text = match drawn {
             Ok(()) => text.trim_start_matches('\n').to_owned(),
             Err(_) => format!("{self}\n"),
+        };
+        for reason in self.reasons() {
+            text.push_str(&reason.draw(color));
         }
+        text
     }
 
     /// The help text.
@@ -203,7 +258,9 @@ impl Error {
 
     /// The place: the name of the text, and the line and column, counted from 1.
     pub fn place(&self) -> Option<(String, usize, usize)> {
-        let place = self.0.place.as_ref()?;
+        let Some(place) = self.0.place.as_ref() else {
+            return self.0.reasons.first()?.place();
+        };
         let contents = place.source.read_span(place.label.inner(), 0, 0).ok()?;
         Some((
             place.source.name().to_owned(),
@@ -227,6 +284,9 @@ impl fmt::Debug for Error {
         }
         if let Some(cause) = &self.0.cause {
             write!(f, ": {cause}")?;
+        }
+        for reason in &self.0.reasons {
+            write!(f, "\n{reason:?}")?;
         }
         Ok(())
     }
@@ -282,6 +342,13 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
+/// The only candidate that starts with `given`.
+fn completed<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut longer = candidates.into_iter().filter(|one| one.starts_with(given));
+    let first = longer.next().filter(|_| given.len() >= 3)?;
+    longer.next().is_none().then_some(first)
+}
+
 /// The first candidate such as `model.architecture` with a part between dots near to `given`.
 fn with_part<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut dotted = candidates.into_iter().filter(|one| one.contains('.'));
@@ -301,7 +368,9 @@ pub fn suggest<'a>(
         .map(|one| format!("`{one}`"))
         .collect::<Vec<_>>()
         .join(", ");
-    match nearest(given, all.iter().copied()).or_else(|| with_part(given, all.iter().copied())) {
+    let all = || all.iter().copied();
+    let near = completed(given, all()).or_else(|| nearest(given, all()));
+    match near.or_else(|| with_part(given, all())) {
         Some(near) => format!("did you mean `{near}`? {what} are {list}"),
         None => format!("{what} are {list}"),
     }

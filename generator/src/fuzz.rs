@@ -229,8 +229,14 @@ fn configurations() {
         "cargo-generate.toml",
         &[embedded(CONFIG_FILE)],
         |text, _| {
-            let config = Config::parse("t", text).and_then(|config| config.check_regexes());
-            if let Err(error) = config {
+            let errors = match Config::parse("t", text) {
+                Ok(mut config) => {
+                    let faults = std::mem::take(&mut config.faults).into_iter();
+                    faults.chain(config.wrong_regexes()).collect()
+                }
+                Err(error) => vec![error],
+            };
+            for error in errors {
                 is_drawn(&error, text);
             }
         },
@@ -414,10 +420,15 @@ fn merges() {
     fuzz("a merge", &seeds, |text, numbers| {
         let (mine, new) = (numbers.broken(text), numbers.broken(text));
         let (_, merged) = merge_texts(text, &mine, &new, labels);
-        for line in mine.lines().filter(|line| !text.contains(*line)) {
-            // A conflict marker after an unterminated last line terminates it.
-            let bare = |line: &str| line.trim_end_matches('\r').to_owned();
-            let is_there = merged.lines().any(|other| bare(other) == bare(line));
+        // White space around a line is layout, which is lost where the template changed the line.
+        let is_layout = |c: char| c.is_whitespace() || c == '\u{feff}';
+        let has = |text: &str, line: &str| {
+            let line = line.trim_matches(is_layout);
+            let mut lines = text.lines();
+            lines.any(|other| other.trim_matches(is_layout) == line)
+        };
+        for line in mine.lines().filter(|line| !has(text, line)) {
+            let is_there = has(&merged, line);
             assert!(is_there, "{line:?} is lost:\n{merged}");
         }
     });

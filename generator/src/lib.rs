@@ -22,6 +22,7 @@ pub mod error;
 mod fuzz;
 pub mod name;
 pub mod project;
+mod quiet;
 pub mod render;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;

@@ -20,6 +20,8 @@ const BUILD_FOLDERS: &[&str] = &["build", "deps", "examples", "incremental"];
 /// The longest name: files in the build folder have it twice, beside two hashes, and file systems
 /// take 255 bytes.
 const LONGEST: usize = 100;
+/// The characters of a longer name that a message shows.
+const SHOWN: usize = 30;
 
 /// A valid name, as given and as the package name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +42,10 @@ impl Name {
                 .help("give a name, such as `my-model`"));
         }
         if given.chars().count() > LONGEST {
-            let reason = format!("is longer than {LONGEST} characters");
-            return Err(refuse(given, &reason)
+            let start: String = given.chars().take(SHOWN).collect();
+            let message =
+                format!("`{start}…` cannot name a project: it is longer than {LONGEST} characters");
+            return Err(Error::input(message)
                 .help("choose a shorter one: the compiler's files have the name twice"));
         }
         check_characters(given)?;
@@ -147,7 +151,7 @@ fn check_characters(name: &str) -> Result<()> {
     if first.is_ascii_digit() {
         return Err(refuse_at(0, first, "starts with a digit").help(suggestion(name)));
     }
-    if !first.is_ascii_alphabetic() && first != '_' {
+    if !first.is_alphabetic() && first != '_' {
         return Err(refuse_at(0, first, "does not start with a letter").help(suggestion(name)));
     }
     let wrong = name
@@ -160,7 +164,9 @@ fn check_characters(name: &str) -> Result<()> {
         Some((at, c)) => Err(refuse_at(
             at,
             c,
-            &format!("contains {c:?}; use ASCII letters, digits, `-` and `_`"),
+            &format!(
+                "contains {c:?}; a name has the letters a to z and A to Z, digits, `-` and `_`"
+            ),
         )
         .help(suggestion(name))),
     }
@@ -202,6 +208,11 @@ fn refuse(name: &str, reason: &str) -> Error {
 
 /// Help for a name with invalid characters: a valid name like it.
 fn suggestion(name: &str) -> String {
+    // What is left of a name in another script would be no name like it.
+    let letters = || name.chars().filter(|c| c.is_alphabetic());
+    if 2 * letters().filter(char::is_ascii).count() < letters().count() {
+        return "choose another name, such as `my-model`".to_owned();
+    }
     let kebab: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })

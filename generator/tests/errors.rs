@@ -60,6 +60,17 @@ const ARGUMENTS: &[(&str, i32)] = &[
         "new a --yes -d hardware=cuda -d ci=github -d hardware=wgpu",
         2,
     ),
+    // Templates.
+    ("new a --yes --template absent", 2),
+    ("new a --yes --template file", 2),
+    ("new a --yes --template=-x", 2),
+    ("new a --yes --template ext::sh", 2),
+    ("new a --yes --template ftp://h/a", 2),
+    ("new a --yes --template ssh://-oX=y/a", 2),
+    ("new a --yes --template gh:a/b --tag a..b", 2),
+    ("new a --yes --template gh:a/b --subfolder ../x", 2),
+    ("new a --yes --template gh:a/b --tag x --rev y", 2),
+    ("new a --yes --tag v1", 2),
     // Later life.
     ("update --continue --abort", 2),
     ("update --abort --dry-run", 2),
@@ -113,7 +124,6 @@ const SITES: &[&str] = &[
 
 /// Invalid rules and options of a template with the options `style` and `text`.
 const RULES: &[&str] = &[
-    "include = [\"f.txt\", \"absent.txt\"]",
     "include = [\"g.txt\"]",
     "ignore = [\"../f.txt\"]",
     "exclude = [\"a{b\"]",
@@ -159,7 +169,6 @@ const LIQUID: &[&str] = &[
 const PATHS: &[&[&str]] = &[
     &["{{style}}.txt", "plain.txt"],
     &["{{text | remove: 't'}}/f.txt"],
-    &[".genignore"],
     &["aux.c"],
 ];
 

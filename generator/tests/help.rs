@@ -19,6 +19,7 @@ Usage: kiln <COMMAND>
 Commands:
   new          Create a project
   examples     List the worked examples for `new --example`
+  templates    List your favourite templates for `new --template`
   options      List the options, their values and the effect of each
   diff         Show how options change a new project
   todos        List the open TODO sites of a project
@@ -75,14 +76,23 @@ Options:
       --example <EXAMPLE>
           Create the project of a worked example; `kiln examples` lists them
 
-      --template <FOLDER>
-          Render the template in a folder, such as your team's, instead of Kiln's own
+      --template <TEMPLATE>
+          Render another template, such as your team's, instead of Kiln's own: a folder, the URL of
+          a Git repository, OWNER/NAME on GitHub, or a favourite of `kiln templates`
+
+      --strict
+          Refuse mistakes in the template that cargo-generate renders, such as unknown variables;
+          without it, they are warnings
+
+      --skip-hooks
+          Render the template without its hooks: the scripts that cargo-generate would run
 
   -d, --define <KEY=VALUE>
           Set an option; takes precedence over --example, --values and prompts
 
       --values <FILE>
-          Set options from a TOML file, at its top level or under [values]
+          Set options from a TOML file, at its top level or under [values], or from the `.kiln.toml`
+          of another project
 
       --force
           Replace files in the folder that the template has too. Without it, an existing README.md
@@ -120,6 +130,19 @@ Options:
   -h, --help
           Print help (see a summary with '-h')
 
+Template in Git:
+      --branch <BRANCH>
+          Branch of the template's repository [default: its default branch]
+
+      --tag <TAG>
+          Tag of the template's repository
+
+      --rev <COMMIT>
+          Commit of the template's repository
+
+      --subfolder <FOLDER>
+          Folder of the template in its repository or folder
+
 "#]]);
 }
 
@@ -135,8 +158,17 @@ List the options, their values and the effect of each
 Usage: kiln options [OPTIONS]
 
 Options:
-      --template <FOLDER>  List the options of the template in this folder instead of Kiln's own
-  -h, --help               Print help
+      --template <TEMPLATE>  List the options of this template instead of Kiln's own: a folder, a
+                             URL, or a favourite
+      --skip-hooks           Leave out the hooks of the template: the scripts that cargo-generate
+                             would run
+  -h, --help                 Print help
+
+Template in Git:
+      --branch <BRANCH>     Branch of the template's repository [default: its default branch]
+      --tag <TAG>           Tag of the template's repository
+      --rev <COMMIT>        Commit of the template's repository
+      --subfolder <FOLDER>  Folder of the template in its repository or folder
 
 "#]]);
 }
@@ -192,6 +224,7 @@ Usage: kiln <COMMAND>
 Commands:
   new          Create a project
   examples     List the worked examples for `new --example`
+  templates    List your favourite templates for `new --template`
   options      List the options, their values and the effect of each
   diff         Show how options change a new project
   todos        List the open TODO sites of a project
@@ -319,6 +352,25 @@ Options:
       --example <EXAMPLE>
           Use the answers and files of a worked example on both sides
 
+      --template <TEMPLATE>
+          Compare projects of this template instead of Kiln's own: a folder, a URL, or a favourite
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+Template in Git:
+      --branch <BRANCH>
+          Branch of the template's repository [default: its default branch]
+
+      --tag <TAG>
+          Tag of the template's repository
+
+      --rev <COMMIT>
+          Commit of the template's repository
+
+      --subfolder <FOLDER>
+          Folder of the template in its repository or folder
+
       --format <FORMAT>
           Output format
 
@@ -327,9 +379,6 @@ Options:
           - json: JSON
           
           [default: text]
-
-  -h, --help
-          Print help (see a summary with '-h')
 
 "#]]);
 }

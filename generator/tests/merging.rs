@@ -10,7 +10,7 @@ use std::{
 
 use kiln::{
     name::Name,
-    project::merge::{Fate, Labels, MergedFile, Mine, merge},
+    project::merge::{Fate, Labels, MergedFile, Mine, merge, merge_texts},
     render::{Rendered, RenderedFile, render},
     template::{Template, answers::Answers},
 };
@@ -139,6 +139,7 @@ fn rendered(tree: &Tree) -> Rendered<'static> {
     Rendered {
         files: tree.iter().map(file).collect(),
         folders: Vec::new(),
+        warnings: Vec::new(),
     }
 }
 
@@ -251,6 +252,31 @@ proptest! {
             // Merging again changes nothing, even if the record was not updated.
             let (_, again) = merged(&base, &new, &after);
             prop_assert_eq!(again, after);
+        }
+    }
+
+    #[test]
+    fn the_layout_of_a_file_does_not_change_its_merge(user in work(), template in work()) {
+        type Layout = fn(&str) -> String;
+        let layouts: [Layout; 3] = [
+            |text| text.replace('\n', "\r\n"),
+            |text| format!("\u{feff}{text}"),
+            |text| text.strip_suffix('\n').unwrap_or(text).to_owned(),
+        ];
+        let (user, template) = (by_file(&user), by_file(&template));
+        let none = Edits::new();
+        for (file, text) in &*PROJECT {
+            let mine = edited(text, user.get(file).unwrap_or(&none), "user");
+            let new = edited(text, template.get(file).unwrap_or(&none), "template");
+            if mine.ends_with("\n\n") {
+                // Without its last newline, it still ends with one.
+                continue;
+            }
+            let (fate, plain) = merge_texts(text, &mine, &new, LABELS);
+            for layout in layouts {
+                let laid = merge_texts(text, &layout(&mine), &new, LABELS);
+                prop_assert_eq!(laid, (fate, layout(&plain)));
+            }
         }
     }
 }

@@ -476,7 +476,8 @@ fn refuses_names() {
    ╰────
   help: choose another name, such as `my-model`
 "a b"
-  × `a b` cannot name a project: it contains ' '; use ASCII letters, digits, `-` and `_`
+  × `a b` cannot name a project: it contains ' '; a name has the letters a to z and A to Z,
+  │ digits, `-` and `_`
    ╭─[NAME:1:2]
  1 │ a b
    ·  ┬
@@ -492,7 +493,8 @@ fn refuses_names() {
    ╰────
   help: try `b`, with `--name NAME` if the folder keeps its name
 "naïve"
-  × `naïve` cannot name a project: it contains 'ï'; use ASCII letters, digits, `-` and `_`
+  × `naïve` cannot name a project: it contains 'ï'; a name has the letters a to z and A to Z,
+  │ digits, `-` and `_`
    ╭─[NAME:1:3]
  1 │ naïve
    ·   ┬
@@ -500,7 +502,8 @@ fn refuses_names() {
    ╰────
   help: try `na-ve`
 "a.b"
-  × `a.b` cannot name a project: it contains '.'; use ASCII letters, digits, `-` and `_`
+  × `a.b` cannot name a project: it contains '.'; a name has the letters a to z and A to Z,
+  │ digits, `-` and `_`
    ╭─[NAME:1:2]
  1 │ a.b
    ·  ┬
@@ -709,7 +712,7 @@ fn refuses_definitions() {
    ·             ────┬───
    ·                 ╰── this value
    ╰────
-  help: the value must match the regex `^[^"//[:cntrl:]]*$`
+  help: give any text without `"`, `/` and control characters
 "description=two/nlines"
   × "two/nlines" is not a value of the option `description`
    ╭─[--define:1:13]
@@ -717,7 +720,7 @@ fn refuses_definitions() {
  2 │ ├─▶ lines
    · ╰──── this value
    ╰────
-  help: the value must match the regex `^[^"//[:cntrl:]]*$`
+  help: give any text without `"`, `/` and control characters
 "project-name=x"
   × there is no option `project-name`
    ╭─[--define:1:1]

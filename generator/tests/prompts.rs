@@ -513,7 +513,7 @@ fn a_dumb_terminal_asks_until_there_is_an_answer() {
         (
             "Who owns it?",
             "us",
-            "the value must match the regex",
+            "give text in the template's form, with the regex",
             "@us",
         ),
         (
@@ -618,9 +618,7 @@ fn what_is_half_done_is_undone_where_the_project_is_made() {
     at(&terminal, 1, of);
     for name in ["n", "ne", "net"] {
         terminal.send(&name[name.len() - 1..]);
-        terminal.wait_until(name, |screen| {
-            screen.contains(&format!("called? {name} \n"))
-        });
+        terminal.wait_until(name, |screen| screen.contains(&format!("called? {name}\n")));
         terminal.settle();
         assert_eq!(half(), [true; 3]);
     }
@@ -776,6 +774,19 @@ fn errors_have_colours_where_the_terminal_has() {
 }
 
 #[test]
+fn help_has_colours_where_the_terminal_has() {
+    for (term, colors) in [("xterm-256color", true), ("dumb", false)] {
+        let place = Place::new();
+        for args in [&["--help"][..], &["new", "--help"], &["help", "--help"]] {
+            let terminal = Terminal::start_with(place.path(), args, &[("TERM", term)]);
+            let (_, log) = terminal.end();
+            assert!(log.contains("Usage"), "{log}");
+            assert_eq!(log.contains("\x1b["), colors, "{term}: {log:?}");
+        }
+    }
+}
+
+#[test]
 fn a_window_may_be_closed() {
     for variables in [("TERM", "xterm-256color"), ("TERM", "dumb")] {
         let place = Place::new();
@@ -788,6 +799,130 @@ fn a_window_may_be_closed() {
         );
         assert_eq!(place.tree().len(), 0);
     }
+}
+
+/// Types a text, presses keys, types `|`, and returns the text on the screen.
+fn edited(text: &str, keys: &str) -> String {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new", "a"]);
+    at(&terminal, 1, 6);
+    let title = "? What does the project train? ";
+    terminal.send(text);
+    terminal.wait(&format!("{title}{text}"));
+    terminal.send(keys);
+    terminal.settle();
+    terminal.send("|");
+    terminal.wait("|");
+    let screen = terminal.screen();
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
+    let line = screen.lines().find_map(|line| line.strip_prefix(title));
+    line.unwrap_or_else(|| panic!("{screen}")).to_owned()
+}
+
+#[test]
+fn keys_of_readline_edit_the_text() {
+    let cases = [
+        ("\x01", "|one two-three"),
+        ("\x01\x05", "one two-three|"),
+        ("\x02\x02", "one two-thr|ee"),
+        ("\x01\x06", "o|ne two-three"),
+        ("\x02\x04", "one two-thre|"),
+        ("\x08", "one two-thre|"),
+        ("\x02\x0b", "one two-thre|"),
+        ("\x02\x15", "|e"),
+        ("\x17", "one |"),
+        ("\x17\x17\x19\x19", "one two-threeone two-three|"),
+        ("\x14", "one two-three|"),
+        ("\x1bb", "one two-|three"),
+        ("\x01\x1bf", "one| two-three"),
+        ("\x01\x1bd", "| two-three"),
+        ("\x1b\x7f", "one two-|"),
+        ("\x1b[H", "|one two-three"),
+        ("\x1b[H\x1b[F", "one two-three|"),
+        ("\x1b[1;5D", "one two-|three"),
+        ("\x1b[D\x1b[3~", "one two-thre|"),
+        ("\x1b[200~ and\r\nfour\x1b[201~", "one two-three and four|"),
+        // All others.
+        (
+            "\x07\t\x0e\x0f\x10\x11\x12\x13\x16\x18\x1a\x1c\x1d\x1e\x1f",
+            "one two-three|",
+        ),
+        ("\x1bz\x1bx\x1b[15~\x1b[A\x1b[B\x1b[5~", "one two-three|"),
+    ];
+    for (keys, expected) in cases {
+        assert_eq!(edited("one two-three", keys), expected, "{keys:?}");
+    }
+}
+
+#[test]
+fn messages_wrap_between_words() {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new"]);
+    at(&terminal, 1, 7);
+    terminal.resize(40);
+    terminal.send("my model");
+    terminal.wait("✗ `my model` cannot name a project: it");
+    terminal.settle();
+    let screen = terminal.screen();
+    assert!(!screen.contains("my-mode\nl"), "{screen}");
+    let rows = [
+        "? What is the project called? my model",
+        "✗ `my model` cannot name a project: it",
+        "contains ' '; a name has the letters a",
+        "to z and A to Z, digits, `-` and `_`:",
+        "try `my-model`",
+        "[1 of 7: enter accepts, esc cancels]",
+    ];
+    let shown: Vec<_> = screen.lines().map(str::trim_end).collect();
+    assert!(shown.ends_with(&rows), "{screen}");
+    // A prompt that is longer than a row, and the cursor behind it.
+    erase(&mut terminal);
+    terminal.send("digits\r");
+    terminal.wait("2 of 7: ");
+    terminal.send("a text of more than one row");
+    terminal.wait("train? a text");
+    terminal.settle();
+    let screen = terminal.screen();
+    let rows = [
+        "? What does the project train? a text of",
+        " more than one row",
+        "  any text without `\"`, `\\` and control",
+        "characters",
+        "[2 of 7: enter accepts, esc goes back,",
+        "ctrl-c cancels]",
+    ];
+    let shown: Vec<_> = screen.lines().map(str::trim_end).collect();
+    assert!(shown.ends_with(&rows), "{screen}");
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn the_choice_that_is_pointed_at_is_explained() {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new", "a"]);
+    at(&terminal, 1, 6);
+    terminal.send(ENTER);
+    at(&terminal, 2, 6);
+    terminal.send(ENTER);
+    at(&terminal, 3, 6);
+    terminal.wait("  nothing more: the CPU alone\n[3 of 6");
+    terminal.send("j");
+    terminal.wait("  NVIDIA GPUs, with CUDA\n[3 of 6");
+    // As in the other prompts.
+    for (key, chosen) in [
+        ("\x0e", "wgpu"),
+        ("\x10", "cuda"),
+        ("\x05", "rocm"),
+        ("\x01", "flex"),
+        ("\x15\x0b\x17x", "flex"),
+    ] {
+        terminal.send(key);
+        terminal.wait(&format!("> {chosen}"));
+    }
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
 }
 
 /// The screenshots in the documentation.

@@ -208,7 +208,7 @@ fn wrong_templates_and_answers_are_drawn() {
     for (answer, part) in [
         (("sise", "small"), "did you mean `size`?"),
         (("size", "smal"), "did you mean `small`?"),
-        (("owner", "me"), "the value must match the regex"),
+        (("owner", "me"), "in the form of"),
     ] {
         let said = refusal(|| drop(Project::render(TEAM, &[answer])));
         assert!(said.contains(part), "{said}");

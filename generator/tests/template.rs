@@ -25,10 +25,11 @@ fn place_with(files: &[(&str, &str)]) -> Place {
     place
 }
 
-/// The error of `new a --template t`, which must not create a project.
+/// The error of `new a --strict --template t`, which must not create a project.
 fn refusal(place: &Place, code: i32) -> String {
     let before = place.tree();
-    let output = place.kiln("new a --yes --template t").output().unwrap();
+    let new = "new a --yes --strict --template t";
+    let output = place.kiln(new).output().unwrap();
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert!(output.stdout.is_empty());
     assert_eq!(place.tree(), before);
@@ -144,13 +145,13 @@ fn an_example_is_of_kilns_template() {
         .assert()
         .code(2)
         .stderr_eq(str![[r#"
-  × the argument `--template <FOLDER>` cannot be used with `--example <EXAMPLE>`
+  × the argument `--template <TEMPLATE>` cannot be used with `--example <EXAMPLE>`
    ╭─[command line:1:12]
  1 │ kiln new a --template t --example keras-cnn
    ·            ─────┬────
    ·                 ╰── here
    ╰────
-  help: usage: kiln new --template <FOLDER> <NAME>
+  help: usage: kiln new --template <TEMPLATE> <NAME>
         for more information, try `--help`.
 
 "#]]);
@@ -160,29 +161,15 @@ fn an_example_is_of_kilns_template() {
 fn no_folder_of_a_template() {
     let place = Place::new();
     place.put("file", "");
-    place.put("house/README.md", "");
-    place.put("house/template/cargo-generate.toml", CONFIG);
-    place.put("empty/README.md", "");
+    fs::create_dir(place.join("empty")).unwrap();
     let mut said = String::new();
-    for template in [
-        "absent",
-        "file",
-        "house",
-        "empty",
-        "https://example.org/team/template.git",
-        "git@example.org:team/template.git",
-        "gh:team/template",
-    ] {
+    for template in ["absent", "file", "empty"] {
         for command in ["new a --yes --template", "options --template"] {
             let output = place
                 .kiln(&format!("{command} {template}"))
                 .output()
                 .unwrap();
-            let code = if ["house", "empty"].contains(&template) {
-                4
-            } else {
-                2
-            };
+            let code = if template == "empty" { 4 } else { 2 };
             assert_eq!(output.status.code(), Some(code), "{template}");
             let text = String::from_utf8(output.stderr).unwrap();
             if command.starts_with("new") {
@@ -195,24 +182,12 @@ fn no_folder_of_a_template() {
     assert_data_eq!(
         said,
         str![[r#"
-  × there is no folder `absent`
-  help: give the folder that has the `cargo-generate.toml`
+  × there is no folder or favourite `absent`
+  help: give the folder that has the `cargo-generate.toml`, a URL, or `owner/name` on GitHub
   × the template `file` is not a folder
   help: give the folder that has the `cargo-generate.toml`
-  × `house` has no `cargo-generate.toml`
-  help: there is a template in `house/template`
-  × `empty` has no `cargo-generate.toml`
-  help: a template needs this file for its options and rules; an empty `[placeholders]`, and
-        `[template]` with `fmt = false`, are enough
-  × `https://example.org/team/template.git` is a repository, but `--template` requires a folder
-  help: clone it first (`git clone https://example.org/team/template.git`), then give the folder
-        of the template in it
-  × `git@example.org:team/template.git` is a repository, but `--template` requires a folder
-  help: clone it first (`git clone git@example.org:team/template.git`), then give the folder of
-        the template in it
-  × `gh:team/template` is a repository, but `--template` requires a folder
-  help: clone it first (`git clone https://github.com/team/template`), then give the folder of the
-        template in it
+  × `empty` has no files
+  help: give the folder of a template: its files, and its options in a `cargo-generate.toml`
 
 "#]]
     );
@@ -223,15 +198,11 @@ fn no_folder_of_a_template() {
 #[test]
 fn what_kiln_does_not_do() {
     let configs = [
-        "[template]\n",
-        "[template]\nfmt = false\nsub_templates = [\"a\", \"b\"]\n",
         "[template]\nfmt = false\ninit = true\n",
         "[template]\nfmt = false\nvcs = \"git\"\n",
         "[template]\nfmt = false\ncargo_generate_version = \">=0.30\"\n",
         "[template]\nfmt = false\ncargo_generate_version = \"new\"\n",
-        "[template]\nfmt = false\ninclude = [\"f.txt\"]\nexclude = [\"g.txt\"]\n",
         "[template]\nfmt = false\n[hooks]\npre = [\"ask.rhai\"]\n",
-        "[template]\nfmt = false\n[conditional.'crate_type == \"lib\"'.placeholders.x]\nprompt = \"?\"\n",
         "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", type = \"int\" }\n",
         "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", regex = \"[\" }\n",
         "[template]\nfmt = false\n[placeholders]\nx = { prompt = \"?\", type = \"bool\", regex = \"a\" }\n",
@@ -246,24 +217,12 @@ fn what_kiln_does_not_do() {
         ]);
         said.push_str(&refusal(&place, 4));
     }
-    let ignored = place_with(&[("cargo-generate.toml", CONFIG), (".genignore", "f.txt\n")]);
-    said.push_str(&refusal(&ignored, 4));
     let script = "{{ \"name.rhai\" | rhai }}\n";
     let scripted = place_with(&[("cargo-generate.toml", CONFIG), ("f.txt", script)]);
     said.push_str(&refusal(&scripted, 4));
     assert_data_eq!(
         said,
         str![[r#"
-  × `t/cargo-generate.toml` requests formatting of the generated files
-  help: set `fmt = false` in `[template]` and format the files of the template
-  × Kiln does not support sub-templates
-   ╭─[t/cargo-generate.toml:3:1]
- 2 │ fmt = false
- 3 │ sub_templates = ["a", "b"]
-   · ──────┬──────
-   ·       ╰── not supported
-   ╰────
-  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
   × Kiln always creates a new folder
    ╭─[t/cargo-generate.toml:3:1]
  2 │ fmt = false
@@ -296,32 +255,14 @@ fn what_kiln_does_not_do() {
    ·                          ──┬──
    ·                            ╰── here
    ╰────
-  × `exclude` has no effect next to `include`
-   ╭─[t/cargo-generate.toml:4:12]
- 3 │ include = ["f.txt"]
- 4 │ exclude = ["g.txt"]
-   ·            ───┬───
-   ·               ╰── has no effect
-   ╰────
-  help: `include` lists every file to render: remove `exclude`
-  × hooks are not run by Kiln
-   ╭─[t/cargo-generate.toml:3:2]
- 2 │ fmt = false
+  × the `pre` hook `ask.rhai` does not exist
+   ╭─[t/cargo-generate.toml:4:8]
  3 │ [hooks]
-   ·  ──┬──
-   ·    ╰── not supported
  4 │ pre = ["ask.rhai"]
+   ·        ─────┬────
+   ·             ╰── no file
    ╰────
-  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
-  × Kiln does not support conditional options
-   ╭─[t/cargo-generate.toml:3:36]
- 2 │ fmt = false
- 3 │ [conditional.'crate_type == "lib"'.placeholders.x]
-   ·                                    ──────┬─────
-   ·                                          ╰── not supported
- 4 │ prompt = "?"
-   ╰────
-  help: use options, `include`, `exclude`, `ignore` and `[conditional]` rules
+  help: correct the path, or remove the hook
   × an option cannot be of type `int` without choices
    ╭─[t/cargo-generate.toml:4:1]
  3 │ [placeholders]
@@ -355,15 +296,13 @@ fn what_kiln_does_not_do() {
    ·                                               ╰── here
    ╰────
   help: remove `regex`, or make the option a string without choices
-  × `t` has a `.genignore`, which Kiln does not support
-  help: list its entries as `ignore` in the `[template]` table instead
-  × `t/f.txt` is not valid Liquid: Unknown filter; requested filter=rhai
+  × `t/f.txt` cannot be rendered: there is no script `name.rhai`; filter=rhai; input="name.rhai"
    ╭─[t/f.txt:1:1]
  1 │ {{ "name.rhai" | rhai }}
    · ────────────┬───────────
    ·             ╰── here
    ╰────
-  help: Kiln does not run scripts: use options, `[conditional]` rules and Liquid
+  help: use options, `[conditional]` rules and Liquid instead of the script
 
 "#]]
     );
@@ -470,6 +409,7 @@ fn names_that_not_every_system_takes() {
    ·  ╰── differs only in case
    ╰────
   help: rename one of the two
+  × `t` cannot be rendered, for 3 reasons:
   × `{{word}}/A` and `{{word}}/a` are the same path on Windows and macOS
    ╭─[t/{{word}}/a:1:10]
  1 │ {{word}}/a
@@ -477,6 +417,22 @@ fn names_that_not_every_system_takes() {
    ·          ╰── differs only in case
    ╰────
   help: rename one of the two
+  × there is no variable `word` in `t/{{word}}/A`
+   ╭─[t/{{word}}/A:1:3]
+ 1 │ {{word}}
+   ·   ──┬─
+   ·     ╰── unknown
+   ╰────
+  help: the variables are `crate_name`, `crate_type`, `is_init`, `os-arch`, `project-name`,
+        `authors`, `username`, `within_cargo_project`
+  × there is no variable `word` in `t/{{word}}/a`
+   ╭─[t/{{word}}/a:1:3]
+ 1 │ {{word}}
+   ·   ──┬─
+   ·     ╰── unknown
+   ╰────
+  help: the variables are `crate_name`, `crate_type`, `is_init`, `os-arch`, `project-name`,
+        `authors`, `username`, `within_cargo_project`
   × `con.tar.gz` is not a valid file name on Windows
    ╭─[t/docs/con.tar.gz:1:6]
  1 │ docs/con.tar.gz
@@ -512,6 +468,7 @@ fn names_that_not_every_system_takes() {
    ·  ╰── not allowed at the end
    ╰────
   help: rename the file: projects must be the same on every system
+  × `t` cannot be rendered, for 2 reasons:
   × `{{word}} ` is not a valid file name on Windows
    ╭─[t/{{word}} /b:1:9]
  1 │ {{word}} /b
@@ -519,6 +476,15 @@ fn names_that_not_every_system_takes() {
    ·         ╰── not allowed at the end
    ╰────
   help: rename the file: projects must be the same on every system
+  × there is no variable `word` in `t/{{word}} /b`
+   ╭─[t/{{word}} /b:1:3]
+ 1 │ {{word}} 
+   ·   ──┬─
+   ·     ╰── unknown
+   ╰────
+  help: the variables are `crate_name`, `crate_type`, `is_init`, `os-arch`, `project-name`,
+        `authors`, `username`, `within_cargo_project`
+  × `t` cannot be rendered, for 2 reasons:
   × `a {{word | append: ":"}}?` is not a valid file name on Windows
    ╭─[t/a {{word | append: ":"}}?:1:25]
  1 │ a {{word | append: ":"}}?
@@ -526,6 +492,14 @@ fn names_that_not_every_system_takes() {
    ·                         ╰── not allowed in a name
    ╰────
   help: rename the file: projects must be the same on every system
+  × there is no variable `word` in `t/a {{word | append: ":"}}?`
+   ╭─[t/a {{word | append: ":"}}?:1:5]
+ 1 │ a {{word | append: ":"}}?
+   ·     ──┬─
+   ·       ╰── unknown
+   ╰────
+  help: the variables are `crate_name`, `crate_type`, `is_init`, `os-arch`, `project-name`,
+        `authors`, `username`, `within_cargo_project`
   × `a\b` is not a valid file name on Windows
    ╭─[t/a\b:1:2]
  1 │ a\b
@@ -564,32 +538,31 @@ fn names_that_not_every_system_takes() {
     template.check().unwrap();
 }
 
-/// A folder without a template may be large, so only the next two levels are searched.
+/// As in cargo-generate, the only configuration makes its folder the template.
 #[test]
 fn a_template_further_down() {
-    let place = place_with(&[("a/b/c/cargo-generate.toml", CONFIG)]);
-    let said = refusal(&place, 4);
-    assert!(said.contains("a template needs this file"), "{said}");
-    for (path, inner) in [("b/in", "t/b/in"), ("c", "t/c")] {
-        place.put(&format!("t/{path}/cargo-generate.toml"), CONFIG);
-        let said = refusal(&place, 4);
-        let hint =
-            format!("`t` has no `cargo-generate.toml`\n  help: there is a template in `{inner}`");
-        assert!(said.contains(&hint), "{said}");
-    }
+    let place = place_with(&[("a/b/c/cargo-generate.toml", CONFIG), ("a/b/c/f.txt", "")]);
+    let made = place.kiln("new a --yes --vcs none --template t");
+    made.assert().success();
+    assert!(place.join("a/f.txt").exists());
+    place.put("t/c/cargo-generate.toml", CONFIG);
+    let output = place.kiln("new b --yes --template t").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let hint = "`t` has 2 templates\n  help: choose one: `--template t/a/b/c`, `--template t/c`";
+    assert!(said.contains(hint), "{said}");
 }
 
 /// Other files are not read, so their errors do not matter.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_folder_that_is_no_template_is_not_read() {
-    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+fn files_outside_the_template_are_not_read() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
-    let place = place_with(&[("a/b/c", "")]);
+    let place = place_with(&[("a/b", ""), ("x/cargo-generate.toml", CONFIG)]);
     fs::write(place.join("t/a").join(OsStr::from_bytes(b"\xff")), "").unwrap();
-    let output = place.kiln("new a --yes --template t").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("`t` has no `cargo-generate.toml`"), "{said}");
+    let made = place.kiln("new a --yes --vcs none --template t");
+    made.assert().success();
 }
 
 /// Neither may contain the other.
@@ -618,8 +591,8 @@ fn a_project_and_its_template_lie_apart() {
   help: give another folder with `--path`
   × the project `t/../t/x/a` would lie inside its template `t`
   help: give another folder with `--path`
-  × the project `x/../t/x/a` would lie inside its template `t`
-  help: give another folder with `--path`
+  × `x/../t/x/a` leads back out of `x`, which does not exist
+  help: write `t/x/a`
   × the project `t` would lie inside its template `t`
   help: give another folder with `--path`
   × the template `t` lies inside the project's folder `.`
@@ -662,7 +635,7 @@ fn its_options() {
     options(&team).success().stdout_eq(str![[r#"
 owner: Which team owns the project?
   @vision (default)
-  must match the regex ^@[a-z]+$
+  text in the form of `@vision`, with the regex `^@[a-z]+$`
 
 size: How large is the model?
   small (default)
@@ -701,7 +674,7 @@ Set them with --define KEY=VALUE or in a --values file.
     options("t").success().stdout_eq(str![[r#"
 key: Key?
   no default
-  must match the regex ^[0-9]{20}$
+  text in the template's form, with the regex `^[0-9]{20}$`
 
 The effect of values is not shown: `key` has neither default nor known values.
 
@@ -713,4 +686,152 @@ Set them with --define KEY=VALUE or in a --values file.
 The template has no options.
 
 "#]]);
+}
+
+const PACKAGE: &str = "[package]\nname = \"{{project-name}}\"\nedition = \"2021\"\n";
+
+/// A workflow of GitHub is copied with a warning, as cargo-generate copies it.
+#[test]
+fn mistakes_that_cargo_generate_renders() {
+    let place = place_with(&[
+        ("cargo-generate.toml", CONFIG),
+        (
+            ".github/workflows/ci.yml",
+            "on: push\nos: ${{ matrix.os }}\n",
+        ),
+        ("README.md", "{{ crate_nam }}{{crate_name}}\n"),
+    ]);
+    let said = str![[r#"
+warning: t/.github/workflows/ci.yml:2:9: there is no variable `matrix`, so nothing in the file is rendered
+warning: t/README.md:1:4: there is no variable `crate_nam`, so it is empty; did you mean `crate_name`?
+help: put text that is not Liquid between `{% raw %}` and `{% endraw %}`, or list its file in `exclude` of `cargo-generate.toml`; `kiln new --strict` refuses such files
+
+"#]];
+    let new = "new a --yes --vcs none --template t";
+    let dry = format!("{new} --dry-run");
+    place.kiln(&dry).assert().success().stderr_eq(said.clone());
+    assert!(!place.join("a").exists());
+    place.kiln(new).assert().success().stderr_eq(said);
+    let read = |path: &str| fs::read_to_string(place.join(path)).unwrap();
+    assert_eq!(
+        read("a/.github/workflows/ci.yml"),
+        read("t/.github/workflows/ci.yml")
+    );
+    assert_eq!(read("a/README.md"), "a\n");
+
+    let strict = place.kiln("new b --yes --vcs none --strict --template t");
+    strict.assert().code(4).stderr_eq(str![[r#"
+  × `t` cannot be rendered, for 2 reasons:
+  × there is no variable `matrix` in `t/.github/workflows/ci.yml`
+   ╭─[t/.github/workflows/ci.yml:2:9]
+ 1 │ on: push
+ 2 │ os: ${{ matrix.os }}
+   ·         ───┬──
+   ·            ╰── unknown
+   ╰────
+  help: the variables are `crate_name`, `crate_type`, `is_init`, `os-arch`, `project-name`,
+        `authors`, `username`, `within_cargo_project`
+  × there is no variable `crate_nam` in `t/README.md`
+   ╭─[t/README.md:1:4]
+ 1 │ {{ crate_nam }}{{crate_name}}
+   ·    ────┬────
+   ·        ╰── unknown
+   ╰────
+  help: did you mean `crate_name`? the variables are `crate_name`, `crate_type`, `is_init`, `os-
+        arch`, `project-name`, `authors`, `username`, `within_cargo_project`
+
+"#]]);
+    assert!(!place.join("b").exists());
+
+    for number in 10..22 {
+        place.put(&format!("t/{number}.txt"), "{{ nope }}");
+    }
+    let output = place.kiln(&dry.replace("new a", "new c")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 12, "{said}");
+    assert!(
+        said.contains("warning: and 4 more of this kind\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn rust_files_are_formatted() {
+    let place = place_with(&[
+        (
+            "cargo-generate.toml",
+            "[template]\ninclude = [\"Cargo.toml\"]\n",
+        ),
+        ("Cargo.toml", PACKAGE),
+        ("src/main.rs", "fn  main(){}\n"),
+        ("src/part.rs", "let x;\n"),
+    ]);
+    place
+        .kiln("new a --yes --vcs none --template t")
+        .assert()
+        .success()
+        .stderr_eq(str![[r#"
+warning: src/part.rs:1:1: rustfmt: expected item, found keyword `let`
+help: rustfmt leaves such a file as it is; correct it, or set `fmt = false` in `[template]` of `cargo-generate.toml`
+
+"#]]);
+    let read = |path: &str| fs::read_to_string(place.join(path)).unwrap();
+    assert_eq!(read("a/src/main.rs"), "fn main() {}\n");
+    assert_eq!(read("a/src/part.rs"), "let x;\n");
+
+    let bare = place
+        .kiln("new b --yes --vcs none --template t")
+        .env("PATH", "");
+    bare.assert().success().stderr_eq(str![[r#"
+warning: rustfmt: not found
+help: the Rust files are not formatted: install rustfmt (`rustup component add rustfmt`), or set `fmt = false` in `[template]` of `cargo-generate.toml`
+
+"#]]);
+    assert_eq!(read("b/src/main.rs"), "fn  main(){}\n");
+}
+
+/// Both sides of a merge are formatted, so that an update changes what the template changed.
+#[test]
+fn an_update_formats_both_sides() {
+    let record = "kiln = \"1\"\ntemplate = \"t\"\nname = \"a\"\n";
+    let place = place_with(&[
+        (
+            "cargo-generate.toml",
+            "[template]\ninclude = [\"Cargo.toml\"]\n",
+        ),
+        ("Cargo.toml", PACKAGE),
+        (".kiln.toml", record),
+        ("src/main.rs", "fn  main(){  a( 1 ) }\nfn  a(x:u8){ }\n"),
+        ("src/same.rs", "fn  b(){  }\n"),
+    ]);
+    place
+        .kiln("new a --yes --vcs none --template t")
+        .assert()
+        .success();
+    for file in [
+        "cargo-generate.toml",
+        "Cargo.toml",
+        ".kiln.toml",
+        "src/same.rs",
+    ] {
+        let text = fs::read_to_string(place.join(&format!("t/{file}"))).unwrap();
+        place.put(&format!("u/{file}"), &text);
+    }
+    place.put("u/src/main.rs", "fn  main(){  a( 2 ) }\nfn  a(x:u8){ }\n");
+    let main = "fn main() {\n    a(1)\n}\nfn a(x: u8) {}\n";
+    assert_eq!(
+        fs::read_to_string(place.join("a/src/main.rs")).unwrap(),
+        main
+    );
+    place.put("a/src/main.rs", &format!("{main}// mine\n"));
+    let update = "update a --from t --template u --allow-dirty --format json";
+    let output = place.kiln(update).output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let merged = fs::read_to_string(place.join("a/src/main.rs")).unwrap();
+    assert_eq!(merged, format!("{}// mine\n", main.replace('1', "2")));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(!said.contains("same.rs"), "{said}");
 }

@@ -5,6 +5,7 @@ pub mod interruptions;
 pub mod job;
 pub mod mpi;
 pub mod python;
+pub mod pytorch;
 pub mod random;
 pub mod rendered;
 pub mod rounds;

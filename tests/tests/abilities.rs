@@ -17,7 +17,7 @@ const TRAINING: [&str; 4] = ["--data-dir", "small", "train", "--epochs"];
 /// Tolerance for weights relative to those of one device.
 const EXACT: f64 = 1e-5;
 
-/// The same for products in bfloat16. Rounding to bfloat16 makes a difference in the last
+/// The same for products or gradients in bfloat16. Rounding to bfloat16 makes a difference in the last
 /// bit of float32 one of 2^-8.
 const ROUNDED: f64 = 5e-3;
 
@@ -29,6 +29,8 @@ struct Ability {
     options: &'static [&'static str],
     /// Whether the training ends otherwise than without it.
     changes: bool,
+    /// Whether `one-device` has it; the weights are compared with those without it, if not.
+    of_one_device: bool,
     tolerance: f64,
 }
 
@@ -38,6 +40,7 @@ impl Ability {
             name,
             options,
             changes: true,
+            of_one_device: true,
             tolerance: EXACT,
         }
     }
@@ -61,6 +64,12 @@ const ABILITIES: &[Ability] = &[
     Ability {
         tolerance: ROUNDED,
         ..Ability::new("float16", &["--precision", "float16"])
+    },
+    Ability {
+        changes: false,
+        of_one_device: false,
+        tolerance: ROUNDED,
+        ..Ability::new("exchange", &["--exchange-precision", "bfloat16"])
     },
     Ability {
         changes: false,
@@ -154,8 +163,12 @@ fn train(job: &Job, ability: &Ability, on: Strategy) -> String {
         folder: job.folder.clone(),
         strategy,
     };
+    let own = match ability.of_one_device || strategy != "one-device" {
+        true => ability.options,
+        false => &[],
+    };
     let run = |epochs: &str, runs: &str, more: &[&str]| {
-        let options = [&options[..], ability.options, &["--output-dir", runs]].concat();
+        let options = [&options[..], own, &["--output-dir", runs]].concat();
         let options = [&options[..], &TRAINING, &[epochs], more].concat();
         match processes {
             1 => job.runs_alone(&[&["--strategy", strategy][..], &options].concat()),

@@ -1,9 +1,9 @@
 //! Each worked example compiles without warnings, passes its contract tests and its own tests, and
-//! trains on one and on several replicas.
+//! trains on one and on several replicas. With the weights of PyTorch, its networks have the outputs of PyTorch.
 
 use std::ops::RangeInclusive;
 
-use kiln_tests::{log, rendered::Project, rounds::extremes};
+use kiln_tests::{log, pytorch, rendered::Project, rounds::extremes};
 
 /// The training of an example, and its expected result.
 struct Training<'a> {
@@ -20,6 +20,7 @@ impl Training<'_> {
     fn check(&self) {
         let project = Project::example(self.example);
         project.is_clean("");
+        pytorch::add_test(&project, self.example);
         project.cargo(&["test", "--lib", "--test", "*"]);
         let values: Vec<f64> = self
             .runs

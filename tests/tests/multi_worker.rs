@@ -1,6 +1,10 @@
 //! Several MPI processes train to the results of one replica, stop together, and end if one of them is lost.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use kiln_tests::{
     interruptions::{Ended, Whole},
@@ -33,6 +37,8 @@ fn several_processes_are_one_job() {
     a_signal_to_one_stops_all_after_the_same_step(&job);
     a_callback_of_one_stops_all_after_the_same_step(&job);
     job.a_time_limit_stops_all_after_the_same_step();
+    an_overflow_in_one_process_skips_the_update_in_all(&job);
+    gradients_in_bfloat16_are_half_the_bytes(&job);
     launched_trainings_are_stopped_at_random_moments(&job);
     what_does_not_fit_together_is_refused(&job);
     a_process_that_is_lost_ends_the_job(&job);
@@ -185,6 +191,76 @@ fn a_callback_of_one_stops_all_after_the_same_step(job: &Job) {
         let told = format!("worker {worker}, step 2: Callback, as the loss is low enough");
         assert!(printed.contains(&told), "no {told}: {printed}");
     }
+}
+
+/// With gradients exchanged in bfloat16, each process has the bits of a thread.
+fn an_overflow_in_one_process_skips_the_update_in_all(job: &Job) {
+    let lines = |command: &mut Command, strategy: &str, replicas: &str, exchange: &str| {
+        command
+            .arg(job.programs.join("overflow"))
+            .current_dir(&job.folder);
+        command.args(["--strategy", strategy, "--replicas", replicas]);
+        command.args(["--precision", "float16", "--exchange-precision", exchange]);
+        let printed = succeeds(command, TRAINING);
+        let lines = printed.lines().filter(|line| line.starts_with("replica "));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    for exchange in ["float32", "bfloat16"] {
+        let processes = lines(&mut mpi::run(3), job.strategy, "1", exchange);
+        // What is after the name of the replica.
+        let states: Vec<&str> = processes.iter().map(|line| &line[11..]).collect();
+        assert_eq!(states.len(), 9, "{processes:?}");
+        assert!(states[1].starts_with("step 2: scale 32768, 1 skipped,"));
+        let parameters = |state: &str| state.split(' ').next_back().map(str::to_owned);
+        let parameters: Vec<_> = states[..3].iter().map(|state| parameters(state)).collect();
+        assert_eq!(parameters[0], parameters[1], "{processes:?}");
+        assert_ne!(parameters[1], parameters[2], "{processes:?}");
+        assert_eq!(states[3..6], states[..3]);
+        assert_eq!(states[6..], states[..3]);
+        if exchange == "bfloat16" {
+            // It starts one process.
+            let mut alone = Command::new("env");
+            assert_eq!(lines(&mut alone, "mirrored", "3", exchange), processes);
+        }
+    }
+}
+
+/// The bytes of Open MPI, of which each process reports those that it sends.
+fn gradients_in_bfloat16_are_half_the_bytes(job: &Job) {
+    let bytes = |exchange: &str| {
+        let reports = job.folder.join(format!("bytes-{exchange}"));
+        let mut command = mpi::run(3);
+        for (name, value) in [("enable", "1"), ("enable_output", "3")] {
+            command.args(["--mca", &format!("pml_monitoring_{name}"), value]);
+        }
+        command.args(["--mca", "pml_monitoring_filename"]);
+        command.arg(&reports);
+        command.arg(job.programs.join("overflow"));
+        command.current_dir(&job.folder);
+        command.args(["--strategy", job.strategy, "--replicas", "1"]);
+        command.args(["--precision", "float16", "--exchange-precision", exchange]);
+        succeeds(&mut command, TRAINING);
+        let report = fs::read_to_string(reports.with_extension("1.prof")).ok()?;
+        Some(sent(&report))
+    };
+    let [Some(exact), Some(rounded)] = ["float32", "bfloat16"].map(bytes) else {
+        return println!("skipped: this MPI does not count bytes");
+    };
+    println!("worker 1 sends {exact} bytes in float32, {rounded} in bfloat16");
+    let share = rounded as f64 / exact as f64;
+    assert!((0.45..0.55).contains(&share), "{rounded} of {exact} bytes");
+}
+
+/// The bytes to all processes in lines such as `I 1 0 4096 bytes 2 msgs sent`, of MPI's own messages and others.
+fn sent(report: &str) -> u64 {
+    let bytes = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let is_message = matches!(words.next(), Some("I" | "E"));
+        words.nth(2).filter(|_| is_message)?.parse::<u64>().ok()
+    };
+    report.lines().filter_map(bytes).sum()
 }
 
 /// Signals go to the launcher, singly or in bursts; it ends like a training in one process.

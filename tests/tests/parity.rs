@@ -2,7 +2,7 @@
 
 mod peer;
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use kiln::{
     name::Name,
@@ -87,24 +87,54 @@ fn awkward_texts() {
     }
 }
 
-/// Without a subfolder, cargo-generate selects the template of this repository, and not another one in it.
+fn git(folder: &Path, args: &[&str]) -> String {
+    let identity = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "commit.gpgsign=false",
+    ];
+    let mut git = Command::new("git");
+    git.args(identity).args(args).current_dir(folder);
+    let output = git.env_remove("GIT_DIR").output().unwrap();
+    assert!(output.status.success(), "git {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Without a subfolder, cargo-generate selects the template of a clone of this repository, and not
+/// another one in it.
 #[test]
 fn the_repository_as_a_template() {
-    let whole = tempfile::tempdir().unwrap();
-    let copy = |from: &str| {
-        let target = whole.path().join(from);
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
-        fs::copy(repository().join(from), target).unwrap();
-    };
-    copy("cargo-generate.toml");
-    copy("examples/house-template/template/cargo-generate.toml");
-    checkout(&whole.path().join("template")).unwrap();
+    let (whole, clone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let options = [
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ];
+    let listed = git(&repository(), &options);
+    for path in listed.split('\0').filter(|path| !path.is_empty()) {
+        // A file may be deleted and still be listed.
+        if let Ok(bytes) = fs::read(repository().join(path)) {
+            let target = whole.path().join(path);
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            fs::write(target, bytes).unwrap();
+        }
+    }
+    git(whole.path(), &["init", "-q"]);
+    git(whole.path(), &["add", "-A"]);
+    git(whole.path(), &["commit", "-q", "-m", "all"]);
+    let url = format!("file://{}", whole.path().display());
+    git(clone.path(), &["clone", "-q", "--depth=1", &url, "."]);
     let made = |template: &Path| {
         let peer = Peer::new();
         peer.generate(Tool::CargoGenerate, template, NAME, &[])
             .unwrap()
     };
-    let (of_template, of_repository) = (made(source().path()), made(whole.path()));
+    let (of_template, of_repository) = (made(source().path()), made(clone.path()));
     assert!(
         of_template == of_repository,
         "{}",

@@ -237,6 +237,15 @@ fn wrong_input_is_an_error_that_names_it() {
             ],
             "--cross-device-ops is for --strategy mirrored",
         ),
+        (
+            &[
+                "--strategy",
+                "one-device",
+                "--exchange-precision",
+                "bfloat16",
+            ],
+            "--exchange-precision bfloat16 is not for --strategy one-device",
+        ),
         (&["--data-dir", &missing], "neither train-images-idx3-ubyte"),
         (
             &["--output-dir", "Cargo.toml"],

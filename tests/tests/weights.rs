@@ -4,7 +4,7 @@
 use std::{fs, path::Path, process::Command};
 
 use kiln_tests::{
-    job, log,
+    job, log, pytorch,
     rendered::Project,
     running::{TRAINING, succeeds},
 };
@@ -74,6 +74,14 @@ fn trainings_start_from_exported_weights() {
     let again = [&one[..], &from, &["--resume"]].concat();
     let printed = run(&program, &at("tuned"), &again);
     assert!(printed.contains("--init-from is not read"), "{printed}");
+}
+
+#[test]
+#[ignore = "long"]
+fn outputs_and_exports_are_those_of_pytorch() {
+    let project = Project::default_answers();
+    pytorch::add_test(&project, "default");
+    project.cargo(&["test", "--test", "pytorch"]);
 }
 
 fn run(program: &Path, runs: &Path, options: &[&str]) -> String {

@@ -85,8 +85,9 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
         "dataset.augment",
         "dataset.rs",
         "Ok(example)",
-        "static CALLS: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
-        let label = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 10;
+        "static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let call = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let label = (call.wrapping_mul(2_654_435_761) >> 24) as u8 % 10;
         Ok(Example { label, ..example })",
     ),
     (
@@ -100,8 +101,9 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
         "dataset.rs",
         "CLASSES, Example::new);",
         "CLASSES, |pixels, size, _| {
-             static CALLS: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
-             let label = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 10;
+             static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+             let call = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+             let label = (call.wrapping_mul(2_654_435_761) >> 24) as u8 % 10;
              Example::new(pixels, size, label)
          });",
     ),

@@ -48,13 +48,15 @@ pub(crate) fn run(args: &AddArgs) -> Result<ExitCode> {
     let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
     // The template that the project was generated from; `kiln update` merges the current one.
-    let source = Source::of_record(&record, args.from.as_deref())?;
+    let source = Source::of_record(&record, args.from.as_deref(), args.renew.skip_hooks)?;
+    record.check_complete(&source.template)?;
     let values = record.values(&source.template)?;
-    let was = Answers::complete(&source.template, record.name.clone(), values.clone())?;
+    let (was, left) = Answers::fitting(&source.template, record.name.clone(), values.clone())?;
     let added = resolve_all(&source.template, &was, &args.options)?;
     let mut wanted = values;
+    wanted.retain(|key, _| !left.contains(key));
     wanted.extend(added.clone());
-    let is = Answers::complete(&source.template, record.name.clone(), wanted)?;
+    let is = Answers::renewed(&source.template, record.name.clone(), wanted, &added)?;
     if args.renew.format == Format::Text {
         let name = record.name.package();
         print(&format!("Adding {} to `{name}`\n", list(&added)))?;

@@ -1,6 +1,6 @@
 //! `kiln completions`: shell completion scripts.
 
-use std::process::ExitCode;
+use std::{fmt::Write as _, process::ExitCode};
 
 use clap::{
     Args, Command,
@@ -30,6 +30,56 @@ Where to put the script:
   elvish      kiln completions elvish > ~/.config/elvish/lib/kiln.elv
               with `use kiln` in ~/.config/elvish/rc.elv";
 
+/// Bash splits words at `=`, which the generated function does not expect.
+const JOINED: &str = r#"
+# Completes KEY=VALUE and --OPTION=VALUE, which Bash splits into words at `=`.
+_kiln_joined() {
+    if [[ "${COMP_WORDBREAKS}" != *=* ]]; then
+        _kiln "$@"
+        return
+    fi
+    local word last=-1 glue= index=-1 at
+    local -a joined=()
+    for ((at = 0; at <= COMP_CWORD; at++)); do
+        word="${COMP_WORDS[at]}"
+        if [[ "${word}" == "=" && last -ge 0 ]]; then
+            if [[ "${joined[last]}" == --* ]]; then
+                glue=next
+            else
+                joined[last]+="="
+                glue=same
+            fi
+        elif [[ "${glue}" == same ]]; then
+            joined[last]+="${word}"
+            glue=
+        else
+            last=$((last + 1))
+            joined[last]="${word}"
+            glue=
+        fi
+    done
+    if [[ "${glue}" == next ]]; then
+        last=$((last + 1))
+        joined[last]=
+    fi
+    local -a COMP_WORDS=("${joined[@]}")
+    local COMP_CWORD="${last}"
+    local current="${joined[last]}"
+    _kiln kiln "${current}" "${joined[last-1]}"
+    if [[ "${#COMPREPLY[@]}" -eq 1 && "${COMPREPLY[0]}" == *= ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+    # Bash has the part up to the last `=` already.
+    if [[ "${current}" == *=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${current%"${current##*=}"}"}")
+    fi
+}
+
+if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
+    complete -F _kiln_joined -o nosort -o bashdefault -o default kiln
+fi
+"#;
+
 /// Arguments of `kiln completions`.
 #[derive(Debug, Args)]
 #[command(after_help = PLACES)]
@@ -44,8 +94,14 @@ pub struct CompletionsArgs {
 /// The template or an example is invalid, or standard output cannot be written.
 pub(crate) fn run(args: &CompletionsArgs, command: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    generate(args.shell, &mut with_values(command)?, "kiln", &mut script);
-    print(&String::from_utf8_lossy(&script))?;
+    let mut command = with_values(command)?;
+    generate(args.shell, &mut command, "kiln", &mut script);
+    let more = match args.shell {
+        Shell::Bash => JOINED.to_owned(),
+        Shell::Fish => positionals(&command),
+        _ => String::new(),
+    };
+    print(&(String::from_utf8_lossy(&script) + &*more))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -79,6 +135,31 @@ fn with_values(command: Command) -> Result<Command> {
     Ok(command)
 }
 
+/// Fish's completions of the values of positional arguments, which the generated script lacks.
+fn positionals(command: &Command) -> String {
+    let mut script = String::from("\n# The values of arguments without an option.\n");
+    for subcommand in command.get_subcommands() {
+        let arguments = subcommand.get_positionals();
+        let values = arguments.filter_map(|argument| argument.get_value_parser().possible_values());
+        for value in values.flatten() {
+            let help = value.get_help().map(ToString::to_string);
+            let _ = writeln!(
+                script,
+                "complete -c kiln -n \"__fish_kiln_using_subcommand {}\" -f -a {} -d {}",
+                subcommand.get_name(),
+                in_fish(value.get_name()),
+                in_fish(&help.unwrap_or_default()),
+            );
+        }
+    }
+    script
+}
+
+/// A text in quotes of fish.
+fn in_fish(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
 /// Arguments of `kiln add`: words that stand for one value of one option, and `KEY=VALUE` pairs.
 fn additions(template: &Template, defines: &[PossibleValue]) -> Vec<PossibleValue> {
     let words = words(template).into_iter();
@@ -108,7 +189,7 @@ fn defines(option: &TemplateOption) -> Vec<PossibleValue> {
             .into(),
         OptionKind::Choice(choices) | OptionKind::List(choices) => choices
             .iter()
-            .map(|choice| define(&choice.value, &choice.label))
+            .map(|choice| define(&choice.value, choice.help.as_ref().unwrap_or(&choice.label)))
             .collect(),
     }
 }

@@ -13,7 +13,11 @@ use clap::{ArgGroup, Args};
 use diffy::{DiffOptions, PatchFormatter};
 use serde::Serialize;
 
-use super::output::{Format, print, print_colored};
+use super::{
+    folder::Passing,
+    output::{Format, print, print_colored},
+    source::{VersionArgs, choose},
+};
 use crate::{
     display::{self, counted, slashed},
     error::{Error, Result, nearest},
@@ -47,6 +51,11 @@ pub struct DiffArgs {
     /// Use the answers and files of a worked example on both sides.
     #[arg(long, value_name = "EXAMPLE")]
     pub example: Option<String>,
+    /// Compare projects of this template instead of Kiln's own: a folder, a URL, or a favourite.
+    #[arg(long, value_name = "TEMPLATE", conflicts_with = "example", value_parser = super::folder::PathParser)]
+    pub template: Option<PathBuf>,
+    #[command(flatten)]
+    pub version: VersionArgs,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -57,7 +66,7 @@ pub struct DiffArgs {
 /// # Errors
 /// An option, the example or a file does not exist, or standard output fails.
 pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
-    let template = Template::embedded()?;
+    let template = choose(args.template.as_deref(), &args.version, Passing::default())?.template;
     let example = args.example.as_deref();
     let example = example
         .map(|name| Example::embedded(&template, name))
@@ -344,6 +353,7 @@ mod tests {
         Rendered {
             files: files.iter().map(file).collect(),
             folders: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

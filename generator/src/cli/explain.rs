@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Result, suggest},
     project::{
         explain::{Answer, Code, Explainer, Explanation, Guard, State, Summary},
+        record::RECORD_FILE,
         todo::SITES_FILE,
     },
     template::Template,
@@ -48,7 +49,10 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let here = Path::new(".");
     let project = match &args.path {
         Some(path) => Some(path.as_path()),
-        None => Some(here).filter(|here| here.join(SITES_FILE).exists()),
+        None => Some(here).filter(|here| {
+            let files = [SITES_FILE, RECORD_FILE];
+            files.iter().any(|file| here.join(file).exists())
+        }),
     };
     let explainer = match project {
         Some(root) => Explainer::of_project(&template, root)?,
@@ -101,6 +105,9 @@ fn list(summaries: &[Summary]) -> String {
     let width = summaries.iter().map(|site| site.id.len()).max();
     let width = width.unwrap_or(0);
     let mut text = String::new();
+    if summaries.is_empty() {
+        return "The project's template has no TODO sites.\n".to_owned();
+    }
     for site in summaries {
         let state = match &site.state {
             None => "",

@@ -1,4 +1,4 @@
-//! A template in a folder, given by `--template`.
+//! Paths on the command line, and templates in folders.
 
 use std::{
     env,
@@ -8,24 +8,22 @@ use std::{
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
+use super::output::note;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, nearest},
     project::place::resolved,
-    template::{CONFIG_FILE, Template},
+    template::{CONFIG_FILE, Reading, Template},
 };
-
-/// cargo-generate's abbreviations of repository hosts.
-const HOSTS: [(&str, &str); 4] = [
-    ("gh:", "https://github.com/"),
-    ("gl:", "https://gitlab.com/"),
-    ("bb:", "https://bitbucket.org/"),
-    ("sr:", "https://git.sr.ht/~"),
-];
 
 /// Parses a path. Shells replace `~` only at the start of an argument, so not in `--path=~/x`.
 pub(crate) fn path(given: &OsStr) -> Result<PathBuf> {
     let path = Path::new(given);
     let Ok(below) = path.strip_prefix("~") else {
+        let first = path.components().next().map(|part| part.as_os_str());
+        let first = first.unwrap_or_default().to_string_lossy();
+        if first.starts_with('~') {
+            return Err(no_home(&first));
+        }
         return Ok(path.to_path_buf());
     };
     let home = env::home_dir().filter(|home| !home.as_os_str().is_empty());
@@ -34,6 +32,14 @@ pub(crate) fn path(given: &OsStr) -> Result<PathBuf> {
             .help("write the whole path, or `./~` for a folder of this name")
     })?;
     Ok(home.join(below))
+}
+
+/// Shells know the home folders of other users, Kiln does not.
+fn no_home(first: &str) -> Error {
+    let message = format!("`{first}` at the start of a path is the home folder of another user");
+    Error::input(message).help(format!(
+        "write the whole path, or `./{first}` for a folder of this name"
+    ))
 }
 
 /// The parser of paths, for arguments.
@@ -52,51 +58,60 @@ impl TypedValueParser for PathParser {
         // Clap tells that a value is missing.
         let given = PathBufValueParser::new().parse_ref(command, arg, value)?;
         path(given.as_os_str()).map_err(|error| {
-            let message = format!("{error}\n");
+            let help = error.help_text().unwrap_or_default();
+            let message = format!("{error}\n\n{help}\n");
             clap::Error::raw(clap::error::ErrorKind::ValueValidation, message).with_cmd(command)
         })
     }
 }
 
-/// The checked template in `folder`, or Kiln's own if none is given.
+/// What passes in a template that is not Kiln's own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Passing {
+    /// Whether mistakes that cargo-generate renders are errors, not warnings.
+    pub strict: bool,
+    /// Whether hooks are left out, not errors.
+    pub skip_hooks: bool,
+}
+
+/// The checked template in `folder`, which messages call `label`. Prints what has no effect in it.
 ///
 /// # Errors
 /// The path is not a folder, or the template is invalid or uses a feature that Kiln does not support.
-pub(crate) fn template(folder: Option<&Path>) -> Result<Template> {
-    let Some(folder) = folder else {
-        return Template::embedded();
-    };
+pub(crate) fn template(folder: &Path, label: Option<&str>, passing: Passing) -> Result<Template> {
     if !folder.is_dir() {
         return Err(no_folder(folder));
     }
-    let template = Template::from_folder(folder)?;
+    let template = Template::read(
+        folder,
+        Reading {
+            label,
+            lenient: !passing.strict,
+            skip_hooks: passing.skip_hooks,
+        },
+    )?;
     template.check()?;
+    for warning in template.warnings() {
+        note(&format!("warning: {warning}"));
+    }
     Ok(template)
 }
 
 fn no_folder(folder: &Path) -> Error {
     let shown = folder.display().to_string();
-    if let Some(url) = repository(&shown) {
-        let message = format!("`{shown}` is a repository, but `--template` requires a folder");
-        return Error::input(message).help(format!(
-            "clone it first (`git clone {url}`), then give the folder of the template in it"
-        ));
+    let help = format!("give the folder that has the `{CONFIG_FILE}`");
+    if folder.exists() {
+        return Error::input(format!("the template `{shown}` is not a folder")).help(help);
     }
-    let error = if folder.exists() {
-        Error::input(format!("the template `{shown}` is not a folder"))
-    } else {
-        Error::input(format!("there is no folder `{shown}`"))
-    };
-    error.help(format!("give the folder that has the `{CONFIG_FILE}`"))
-}
-
-/// The URL of a repository, if `given` is one.
-fn repository(given: &str) -> Option<String> {
-    if given.contains("://") || given.starts_with("git@") {
-        return Some(given.to_owned());
+    let names = super::favourites::names();
+    let near = nearest(&shown, names.iter().map(String::as_str));
+    let error = Error::input(format!("there is no folder or favourite `{shown}`"));
+    match near {
+        Some(near) => error.help(format!(
+            "did you mean the favourite `{near}`? otherwise, {help}"
+        )),
+        None => error.help(format!("{help}, a URL, or `owner/name` on GitHub")),
     }
-    let mut hosts = HOSTS.iter();
-    hosts.find_map(|(short, host)| Some(format!("{host}{}", given.strip_prefix(short)?)))
 }
 
 /// Checks that neither the template nor the project lies inside the other.

@@ -81,6 +81,9 @@ pub(super) fn report(outcome: &Outcome<'_>) -> String {
     let mut text = String::new();
     for file in merged {
         let (word, mut sentence) = words(file.fate);
+        if file.layout_only && file.fate == Fate::Merged {
+            "the template's changes in your layout".clone_into(&mut sentence);
+        }
         let details = details(file);
         if !sentence.is_empty() && !details.is_empty() {
             sentence.push_str("; ");
@@ -124,6 +127,7 @@ pub(super) fn json(merged: &[MergedFile], dry_run: bool) -> serde_json::Value {
             json!({
                 "path": slashed(&file.path),
                 "template_path": slashed(file.template_path()),
+                "layout_only": file.layout_only,
                 "patch": file.patch.as_deref().map(slashed),
                 "fate": match file.fate {
                     Fate::Conflict(_) => "conflict",

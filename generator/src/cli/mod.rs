@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod examples;
 mod explain;
+mod favourites;
 mod folder;
 mod llvm;
 mod man;
@@ -16,9 +17,11 @@ mod options;
 mod output;
 mod process;
 mod renew;
+mod source;
 mod terminal;
 mod todos;
 mod update;
+mod warnings;
 
 use std::{
     ffi::OsString,
@@ -63,6 +66,8 @@ enum Command {
     New(new::NewArgs),
     /// List the worked examples for `new --example`
     Examples,
+    /// List your favourite templates for `new --template`
+    Templates,
     /// List the options, their values and the effect of each
     Options(options::OptionsArgs),
     /// Show how options change a new project
@@ -233,6 +238,7 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::New(args) => new::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Examples => examples::run(),
+        Command::Templates => favourites::run(),
         Command::Options(args) => options::run(args),
         Command::Todos(args) => todos::run(args),
         Command::Update(args) => update::run(args),

@@ -10,8 +10,9 @@ use clap::Args;
 
 use super::{
     diff::{Change, changes},
-    folder,
+    folder::Passing,
     output::print,
+    source::{VersionArgs, choose},
 };
 use crate::{
     display::slashed,
@@ -22,6 +23,7 @@ use crate::{
     template::{
         Template,
         answers::{Answers, Values},
+        applicable::Applicable,
         option::{OptionKind, TemplateOption, Value},
     },
 };
@@ -29,9 +31,14 @@ use crate::{
 /// Arguments of `kiln options`.
 #[derive(Debug, Args)]
 pub struct OptionsArgs {
-    /// List the options of the template in this folder instead of Kiln's own.
-    #[arg(long, value_name = "FOLDER", value_parser = super::folder::PathParser)]
+    /// List the options of this template instead of Kiln's own: a folder, a URL, or a favourite.
+    #[arg(long, value_name = "TEMPLATE", value_parser = super::folder::PathParser)]
     pub template: Option<PathBuf>,
+    /// Leave out the hooks of the template: the scripts that cargo-generate would run
+    #[arg(long, requires = "template")]
+    pub skip_hooks: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// Runs `kiln options`.
@@ -39,14 +46,18 @@ pub struct OptionsArgs {
 /// # Errors
 /// The template is invalid.
 pub(crate) fn run(args: &OptionsArgs) -> Result<ExitCode> {
-    let template = folder::template(args.template.as_deref())?;
+    let passing = Passing {
+        skip_hooks: args.skip_hooks,
+        ..Passing::default()
+    };
+    let template = choose(args.template.as_deref(), &args.version, passing)?.template;
     print(&describe(&template)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A description of every option and the effect of its values, which is found by rendering.
 pub(crate) fn describe(template: &Template) -> Result<String> {
-    if template.options().is_empty() {
+    if template.options().is_empty() && template.conditional_options().next().is_none() {
         return Ok("The template has no options.\n".to_owned());
     }
     let base = base(template)?;
@@ -62,21 +73,39 @@ pub(crate) fn describe(template: &Template) -> Result<String> {
         let _ = writeln!(text, "{}: {}", option.name, option.prompt);
         for value in samples(option) {
             let default = Some(&value) == option.default.as_ref();
-            let _ = writeln!(text, "  {}{}", shown(option, &value), mark(default));
+            let help = help(option, &value).map_or(String::new(), |help| format!(": {help}"));
+            let _ = writeln!(text, "  {}{}{help}", shown(option, &value), mark(default));
             let Some((answers, rendered)) = &rendered else {
                 continue;
             };
             if answers.get(&option.name) != Some(&value) {
                 let answers = (*answers).clone();
-                let answers = answers.with(template, &option.name, &value.to_string())?;
-                write_changes(&mut text, rendered, &render(template, &answers)?);
+                // A value may call for options without default.
+                let answers = answers.with(template, &option.name, &value.to_string());
+                if let Ok(answers) = answers {
+                    write_changes(&mut text, rendered, &render(template, &answers)?);
+                }
             }
         }
         if option.default.is_none() {
             text.push_str("  no default\n");
         }
         if let OptionKind::Text { regex: Some(regex) } = &option.kind {
-            let _ = writeln!(text, "  must match the regex {regex}");
+            let _ = writeln!(text, "  {}", option.form(regex));
+        }
+    }
+    for (condition, option) in template.conditional_options() {
+        let _ = write!(
+            text,
+            "\n{}: {}\n  only if {condition}\n",
+            option.name, option.prompt
+        );
+        for value in samples(option) {
+            let default = Some(&value) == option.default.as_ref();
+            let _ = writeln!(text, "  {}{}", shown(option, &value), mark(default));
+        }
+        if option.default.is_none() {
+            text.push_str("  no default\n");
         }
     }
     if let Err(option) = base {
@@ -101,7 +130,12 @@ fn base(template: &Template) -> Result<std::result::Result<Answers, &str>> {
             values.insert(option.name.clone(), value);
         }
     }
-    Answers::complete(template, Name::parse("my-model")?, values).map(Ok)
+    let name = Name::parse("my-model")?;
+    let lacking = Applicable::of(template, &name, &values, true)?.lacking;
+    match lacking.first() {
+        Some(option) => Ok(Err(&option.name)),
+        None => Answers::complete(template, name, values).map(Ok),
+    }
 }
 
 /// The values to try: all of them; of a string, the default and another value.
@@ -129,6 +163,15 @@ fn shown(option: &TemplateOption, value: &Value) -> String {
         Value::List(list) if list.is_empty() => "(none)".to_owned(),
         value => value.to_string(),
     }
+}
+
+/// The line that explains a value.
+fn help<'o>(option: &'o TemplateOption, value: &Value) -> Option<&'o str> {
+    let (OptionKind::Choice(choices), Value::Text(value)) = (&option.kind, value) else {
+        return None;
+    };
+    let choice = choices.iter().find(|choice| choice.value == *value)?;
+    choice.help.as_deref()
 }
 
 fn mark(default: bool) -> &'static str {

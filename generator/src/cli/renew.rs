@@ -10,8 +10,11 @@ use std::{
 use clap::Args;
 
 use super::{
+    folder::{self, Passing},
     merged::{Outcome, json, report},
     output::{Format, note, print},
+    source::Repositories,
+    warnings::warn,
 };
 use crate::{
     display::slashed,
@@ -21,6 +24,7 @@ use crate::{
         engine::{ENGINE_FOLDER, with_untouched_engine},
         git,
         merge::{Labels, MergedFile},
+        origin::{Origin, recorded},
         overlay::render_example,
         patches,
         pending::{self, Pending},
@@ -42,6 +46,9 @@ pub struct RenewArgs {
     /// Also merge into edited files whose changes are not committed to git.
     #[arg(long)]
     pub allow_dirty: bool,
+    /// Render your own template without its hooks: the scripts that cargo-generate would run
+    #[arg(long)]
+    pub skip_hooks: bool,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -50,6 +57,10 @@ pub struct RenewArgs {
 /// Printed if the engine is merged rather than replaced as a whole.
 const ENGINE_MERGED: &str =
     "  engine/ was edited (its hash differs from `.kiln.toml`): merging it file by file\n";
+
+/// Printed if there are files to format.
+const NO_RUSTFMT: &str = "note: `rustfmt` cannot be run, so changes of the template are not \
+    formatted as your files, and formatting may conflict; install it by `rustup component add rustfmt`";
 
 /// The project to change.
 pub(crate) struct Project<'p> {
@@ -133,26 +144,52 @@ pub(crate) struct Source {
     pub template: Template,
     /// The release, if the template is Kiln's own.
     pub release: Option<Release>,
+    /// The commit of the template, if it is in a Git repository.
+    pub origin: Option<Origin>,
     /// The name in conflict markers.
     pub label: String,
 }
 
 impl Source {
-    /// The template that the project of `record` was generated from: the one in `folder`, or that
-    /// of a release.
-    pub fn of_record(record: &Record, folder: Option<&Path>) -> Result<Self> {
-        match folder {
-            Some(folder) => Self::of_folder(folder),
-            None => Self::of_release(record.release()?),
+    /// The template that the project of `record` was generated from: the one in `folder`, of a
+    /// commit, or that of a release.
+    pub fn of_record(record: &Record, folder: Option<&Path>, skip_hooks: bool) -> Result<Self> {
+        match (folder, &record.origin) {
+            // The files are those of the folder, but the project keeps its repository.
+            (Some(folder), origin) => Ok(Self {
+                origin: origin.clone(),
+                ..Self::of_folder(folder, skip_hooks)?
+            }),
+            (None, Some(origin)) => {
+                let template = Repositories::of(Passing {
+                    skip_hooks,
+                    ..Passing::default()
+                })
+                .at(origin)?;
+                Ok(Self::of_git(template, origin.clone()))
+            }
+            (None, None) => Self::of_release(record.release()?),
         }
     }
 
-    pub fn of_folder(folder: &Path) -> Result<Self> {
-        let template = Template::from_folder(folder)?;
-        template.check()?;
-        Ok(Self {
+    pub fn of_git(template: Template, origin: Origin) -> Self {
+        Self {
             template,
             release: None,
+            label: origin.label(),
+            origin: Some(origin),
+        }
+    }
+
+    pub fn of_folder(folder: &Path, skip_hooks: bool) -> Result<Self> {
+        let passing = Passing {
+            skip_hooks,
+            ..Passing::default()
+        };
+        Ok(Self {
+            template: folder::template(folder, None, passing)?,
+            release: None,
+            origin: None,
             label: folder.display().to_string(),
         })
     }
@@ -161,6 +198,7 @@ impl Source {
         Ok(Self {
             template: release.template()?,
             release: Some(release),
+            origin: None,
             label: format!("Kiln {}", release.version()),
         })
     }
@@ -173,7 +211,11 @@ impl Source {
         destination: &Path,
     ) -> Result<Rendered<'_>> {
         let example = example.map(|name| self.example(name)).transpose()?;
-        render_example(&self.template, example.as_ref(), answers, destination)
+        let mut rendered = render_example(&self.template, example.as_ref(), answers, destination)?;
+        if let Some(origin) = &self.origin {
+            recorded::stamp(&mut rendered, answers, origin)?;
+        }
+        Ok(rendered)
     }
 
     fn example(&self, name: &str) -> Result<Example> {
@@ -202,13 +244,18 @@ pub(crate) fn renew(
     command: String,
     args: &RenewArgs,
 ) -> Result<ExitCode> {
+    warn(&new.warnings);
     refuse_markers(project.folder, base, new)?;
+    refuse_sparse(project.folder, base, new)?;
     let untouched = match &record.engine {
         Some(hash) => with_untouched_engine(base, new, project.folder, hash)?,
         None => None,
     };
     let start = untouched.as_ref().unwrap_or(base);
-    let merged = merge_project(project.folder, start, new, labels)?;
+    let (merged, unstyled) = merge_project(project.folder, start, new, labels)?;
+    if unstyled {
+        note(NO_RUSTFMT);
+    }
     if !args.allow_dirty {
         refuse_uncommitted(project.folder, &merged)?;
     }
@@ -224,7 +271,7 @@ pub(crate) fn renew(
     }
     match args.format {
         Format::Text => {
-            if record.engine.is_some() && untouched.is_none() && concerns_engine(&merged) {
+            if record.engine.is_some() && untouched.is_none() && is_engine_edited(&merged) {
                 print(ENGINE_MERGED)?;
             }
             print(&report(&Outcome {
@@ -266,9 +313,13 @@ fn refuse_unmerged(project: &Path) -> Result<()> {
         .help("resolve them and `git add` them, or abort the merge; nothing was changed"))
 }
 
-fn concerns_engine(merged: &[MergedFile]) -> bool {
-    let mut files = merged.iter();
-    files.any(|file| file.path.starts_with(ENGINE_FOLDER))
+/// Whether the changes concern an engine that was not only laid out in another way.
+fn is_engine_edited(merged: &[MergedFile]) -> bool {
+    let engine = |file: &&MergedFile| file.path.starts_with(ENGINE_FOLDER);
+    let is_edited = |file: &MergedFile| file.edited && !file.layout_only;
+    let mut files = merged.iter().filter(engine);
+    let is_laid_out = files.clone().any(|file| file.layout_only);
+    files.clone().next().is_some() && (files.any(is_edited) || !is_laid_out)
 }
 
 /// Refuses to change an edited file whose changes are not committed. Unedited files can be rendered again.
@@ -313,8 +364,18 @@ fn refuse_uncommitted(project: &Path, merged: &[MergedFile]) -> Result<()> {
 
 /// The files that are untracked or modified in git; or what git answers instead.
 fn uncommitted(project: &Path, files: &[&Path]) -> std::result::Result<Vec<PathBuf>, Git> {
+    let mut found = Vec::new();
+    for (repository, files) in git::by_repository(project, files) {
+        let changed = uncommitted_in(&project.join(repository), &files)?;
+        found.extend(changed.into_iter().map(|file| repository.join(file)));
+    }
+    Ok(found)
+}
+
+/// As [`uncommitted`], for files of one repository.
+fn uncommitted_in(folder: &Path, files: &[&Path]) -> std::result::Result<Vec<PathBuf>, Git> {
     // `git status` compares only files that `ls-files` lists as `H`; others can be hidden from it.
-    let listed = ask_git(project, &["ls-files", "-v", "-z", "--"], files).output()?;
+    let listed = ask_git(folder, &["ls-files", "-v", "-z", "--"], files).output()?;
     let listed: BTreeSet<&str> = listed
         .split('\0')
         .filter_map(|entry| entry.strip_prefix("H "))
@@ -327,9 +388,33 @@ fn uncommitted(project: &Path, files: &[&Path]) -> std::result::Result<Vec<PathB
         return Ok(unlisted);
     }
     let options = ["status", "--porcelain", "-z", "--no-renames", "--"];
-    let status = ask_git(project, &options, files).output()?;
+    let status = ask_git(folder, &options, files).output()?;
     let changed = status.split('\0').filter_map(|entry| entry.get(3..));
     Ok(changed.map(PathBuf::from).collect())
+}
+
+/// Refuses a sparse checkout without a file that the template changes: it is not removed, but its
+/// change could not be merged.
+fn refuse_sparse(project: &Path, base: &Rendered<'_>, new: &Rendered<'_>) -> Result<()> {
+    let is_missing = |path: &Path| project.join(path).symlink_metadata().is_err();
+    let changed = base
+        .files
+        .iter()
+        .filter(|file| new.get(&file.path) != Some(&*file.contents) && is_missing(&file.path));
+    let missing: Vec<&Path> = changed.map(|file| file.path.as_path()).collect();
+    let sparse = git::not_checked_out(project, &missing);
+    let Some(first) = sparse.first() else {
+        return Ok(());
+    };
+    let message = format!(
+        "the sparse checkout leaves out {} that the template changes, such as `{}`",
+        crate::display::files(sparse.len()),
+        slashed(first)
+    );
+    Err(Error::input(message).help(
+        "check them out with `git sparse-checkout disable` or `git sparse-checkout add`; nothing \
+         was changed",
+    ))
 }
 
 /// The new TODO sites with their files.

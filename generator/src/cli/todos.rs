@@ -11,8 +11,12 @@ use clap::Args;
 use super::output::{Format, print};
 use crate::{
     display::counted,
-    error::{Error, Result},
-    project::todo::{self, Scan, Todo},
+    error::{Error, Result, nearest},
+    project::{
+        explain::site_ids,
+        todo::{self, Scan, Todo},
+    },
+    template::Template,
 };
 
 /// The exit status of `--deny` if a site is open.
@@ -37,7 +41,10 @@ pub struct TodosArgs {
 /// # Errors
 /// The folder has no project, or a file cannot be read.
 pub(crate) fn run(args: &TodosArgs) -> Result<ExitCode> {
-    let scan = todo::scan(&args.path)?;
+    let scan = match todo::scan(&args.path) {
+        Err(error) if !args.path.exists() => return Err(no_folder(&args.path, error)?),
+        scan => scan?,
+    };
     match args.format {
         Format::Text => print(&text(&scan, &args.path))?,
         Format::Json => print(&(json(&scan)? + "\n"))?,
@@ -46,6 +53,19 @@ pub(crate) fn run(args: &TodosArgs) -> Result<ExitCode> {
         ExitCode::from(LEFT)
     } else {
         ExitCode::SUCCESS
+    })
+}
+
+/// The error for a folder that does not exist; it may be the id of a site.
+fn no_folder(path: &Path, error: Error) -> Result<Error> {
+    let given = path.to_string_lossy();
+    let ids = site_ids(&Template::embedded()?)?;
+    let ids = ids.iter().map(|(id, _)| id.as_str());
+    Ok(match nearest(&given, ids) {
+        None => error,
+        Some(id) => Error::input(format!("there is no folder `{given}`")).help(format!(
+            "`kiln todos` takes the folder of a project; did you mean `kiln explain {id}`?"
+        )),
     })
 }
 

@@ -6,22 +6,32 @@ use clap::Args;
 
 use super::{
     output::{Format, print},
-    renew::{Project, RenewArgs, Source, renew},
+    renew::{Project, RenewArgs, renew},
+    source::{VersionArgs, sides},
 };
 use crate::{
     display::{counted, files},
     error::{Error, Result},
     project::{merge::Labels, pending::Pending, record::Record},
-    template::{answers::Answers, history::Release, values},
+    template::{
+        Template,
+        answers::{Answers, Values},
+        values,
+    },
 };
 
 /// The arguments that `--continue` and `--abort` do not go with.
-const ALONE: [&str; 6] = [
+const ALONE: [&str; 11] = [
     "define",
     "from",
     "template",
+    "branch",
+    "tag",
+    "rev",
+    "subfolder",
     "dry_run",
     "allow_dirty",
+    "skip_hooks",
     "format",
 ];
 
@@ -35,10 +45,11 @@ pub struct UpdateArgs {
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
     /// Folder of your own template, as it was when the project was generated.
-    #[arg(long, value_name = "FOLDER", requires = "template", value_parser = super::folder::PathParser)]
+    #[arg(long, value_name = "FOLDER", value_parser = super::folder::PathParser)]
     pub from: Option<PathBuf>,
-    /// Folder of your own template, as it is now.
-    #[arg(long, value_name = "FOLDER", requires = "from", value_parser = super::folder::PathParser)]
+    /// Your own template, as it is now: a folder with `--from`, or a repository [default: the
+    /// repository that the project records, or else Kiln's template].
+    #[arg(long, value_name = "TEMPLATE", value_parser = super::folder::PathParser)]
     pub template: Option<PathBuf>,
     /// End an update or addition with conflicts, if no conflict markers are left, and mark them as
     /// resolved in Git.
@@ -48,6 +59,8 @@ pub struct UpdateArgs {
     /// were not committed; drops what was edited in these files since.
     #[arg(long, conflicts_with_all = ALONE, conflicts_with = "go_on")]
     pub abort: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
     #[command(flatten)]
     pub renew: RenewArgs,
 }
@@ -63,19 +76,19 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
     }
     let mut project = Project::open(&args.path, &args.renew)?;
     let record = Record::read(&args.path)?;
-    let base = Source::of_record(&record, args.from.as_deref())?;
-    let new = match &args.template {
-        Some(folder) => Source::of_folder(folder)?,
-        None => Source::of_release(Release::current())?,
-    };
-    let was = Answers::complete(
+    let (from, given) = (args.from.as_deref(), args.template.as_deref());
+    let (base, new) = sides(&record, from, given, &args.version, args.renew.skip_hooks)?;
+    let (was, _) = Answers::fitting(
         &base.template,
         record.name.clone(),
-        record.values(&base.template)?,
+        values_of_base(&record, &base.template, &new.template)?,
     )?;
-    let (mut values, others) = record.values_that_fit(&new.template)?;
-    values.extend(values::read(&new.template, None, &args.define)?);
-    let is = Answers::complete(&new.template, record.name.clone(), values)?;
+    let (mut values, mut others) = record.values_that_fit(&new.template)?;
+    let defined = values::read(&new.template, None, &args.define)?;
+    let recorded: Vec<String> = values.keys().cloned().collect();
+    values.extend(defined.clone());
+    let is = Answers::renewed(&new.template, record.name.clone(), values, &defined)?;
+    others.extend(recorded.into_iter().filter(|key| is.get(key).is_none()));
     if args.renew.format == Format::Text {
         let name = record.name.package();
         print(&format!(
@@ -83,7 +96,7 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
             base.label, new.label
         ))?;
         for option in others {
-            let why = "no longer exists or no longer has this value";
+            let why = "no longer exists or applies, or no longer has this value";
             print(&format!("  the option `{option}` {why}\n"))?;
         }
     }
@@ -104,6 +117,20 @@ pub(crate) fn run(args: &UpdateArgs) -> Result<ExitCode> {
         "kiln update".to_owned(),
         &args.renew,
     )
+}
+
+/// The answers to the old template. After an update that was complete, as when its end was not
+/// seen, the record has the options of the new one, which the old need not know.
+fn values_of_base(record: &Record, base: &Template, new: &Template) -> Result<Values> {
+    let (known, others) = record.values_that_fit(base)?;
+    let (of_new, _) = record.values_that_fit(new)?;
+    if others.is_empty() && record.check_complete(new).is_err() {
+        record.check_complete(base)?;
+    }
+    if others.iter().all(|option| of_new.contains_key(option)) {
+        return Ok(known);
+    }
+    record.values(base)
 }
 
 /// Ends or undoes an update with conflicts.

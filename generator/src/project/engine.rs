@@ -47,6 +47,7 @@ pub(crate) fn with_untouched_engine<'t>(
     Ok(Some(Rendered {
         files,
         folders: base.folders.clone(),
+        warnings: base.warnings.clone(),
     }))
 }
 
@@ -99,6 +100,10 @@ fn list(project: &Path, folder: &Path, entries: &mut Vec<Entry>) -> Result<()> {
         let entry = entry.map_err(failed)?;
         let kind = entry.file_type().map_err(failed)?;
         let path = folder.join(entry.file_name());
+        // The engine may be a repository of its own, such as a submodule.
+        if entry.file_name() == ".git" {
+            continue;
+        }
         if !kind.is_dir() {
             let is_file = kind.is_file();
             entries.push(Entry { path, is_file });

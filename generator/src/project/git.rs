@@ -1,7 +1,7 @@
 //! Git, as far as updates need it: which files are tracked, and unmerged entries of the index.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -100,6 +100,37 @@ pub(crate) fn unmerged(folder: &Path) -> BTreeSet<PathBuf> {
         .split('\0')
         .filter_map(|entry| entry.split_once('\t'));
     paths.map(|(_, path)| PathBuf::from(path)).collect()
+}
+
+/// The files that git tracks but, in a sparse checkout, does not write; none outside a repository.
+pub(crate) fn not_checked_out(folder: &Path, files: &[&Path]) -> Vec<PathBuf> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let options = ["ls-files", "-t", "-z", "--"];
+    let listed = git(folder, &options, files).unwrap_or_default();
+    let skipped = listed
+        .split('\0')
+        .filter_map(|entry| entry.strip_prefix("S "));
+    skipped.map(PathBuf::from).collect()
+}
+
+/// Files of a project by the repository that they are in: the project's own, at the empty path, or
+/// one inside, such as a submodule.
+pub(crate) fn by_repository<'f>(
+    project: &Path,
+    files: &[&'f Path],
+) -> BTreeMap<&'f Path, Vec<&'f Path>> {
+    let mut all: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
+    for file in files {
+        let mut folders = file.ancestors().skip(1);
+        let repository = folders
+            .find(|folder| project.join(folder).join(".git").exists())
+            .unwrap_or(Path::new(""));
+        let inner = file.strip_prefix(repository).unwrap_or(file);
+        all.entry(repository).or_default().push(inner);
+    }
+    all
 }
 
 /// Entries of the index for a file in conflict, for [`write_index`]. `None` if the file is not

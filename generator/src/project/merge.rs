@@ -10,7 +10,8 @@ use std::{
 use diffy::{ConflictStyle, IncompleteHunkStyle, MergeOptions};
 
 use super::{
-    markers::{label, marker_length},
+    layout::{self, Merging, Texts, in_ends_of, is_layout_of, restyle},
+    markers::label,
     record::RECORD_FILE,
     todo,
     transaction::Change,
@@ -63,6 +64,8 @@ pub struct MergedFile {
     pub fate: Fate,
     /// Whether the user edited the file, or created one that the old template did not have.
     pub edited: bool,
+    /// Whether that edit is one of the layout only: of formatting, line ends or the mode.
+    pub layout_only: bool,
     /// The change to write, if any.
     pub change: Option<Change>,
     /// Where the file was, if it is not where the template had it.
@@ -88,6 +91,7 @@ impl MergedFile {
             path,
             fate,
             edited,
+            layout_only: false,
             change,
             moved: None,
             patch: None,
@@ -148,64 +152,140 @@ pub fn merge(
     labels: Labels<'_>,
     mine: impl Fn(&Path) -> Result<Option<Mine>>,
 ) -> Result<Vec<MergedFile>> {
-    let (base, new) = (by_path(base), by_path(new));
-    let paths: BTreeSet<&Path> = base.keys().chain(new.keys()).copied().collect();
-    let mut merged = Vec::new();
-    for path in paths {
-        let (base, new) = (base.get(path).copied(), new.get(path).copied());
-        if same(base, new) {
-            continue;
-        }
-        let mine = mine(path)?;
-        if let Some((fate, contents)) = merge_file(path, base, new, mine.as_ref(), labels) {
-            let executable = executable(base, new, mine.as_ref());
-            let contents =
-                contents.map(|bytes| bytes.map(|bytes| (bytes.into_owned(), executable)));
-            let is_edited = |mine: &Mine| base.is_none_or(|base| !is(mine, base));
-            let edited = mine.as_ref().is_some_and(is_edited);
-            let change = contents.map(|contents| Change {
-                path: path.to_path_buf(),
-                was: mine.map(|mine| mine.contents),
-                contents,
-                mode: None,
-            });
-            merged.push(MergedFile::new(path.to_path_buf(), fate, edited, change));
-        }
-    }
-    Ok(merged)
+    let files = first_merged((base, new), labels, mine)?;
+    Ok(files.into_iter().filter_map(merged_file).collect())
 }
 
-/// A change of a file: no change, removal, or new contents.
-type Written<'a> = Option<Option<Cow<'a, [u8]>>>;
-
-fn merge_file<'a>(
-    path: &Path,
-    base: Option<&'a RenderedFile<'_>>,
-    new: Option<&'a RenderedFile<'_>>,
-    mine: Option<&Mine>,
+/// Merges as [`merge`], with Rust sources in the style of the rustfmt of the project in `folder`.
+/// The second value tells whether a style was found, but no rustfmt.
+///
+/// # Errors
+/// Errors of `mine`.
+pub(crate) fn merge_in_style(
+    folder: &Path,
+    sides: (&Rendered<'_>, &Rendered<'_>),
     labels: Labels<'_>,
-) -> Option<(Fate, Written<'a>)> {
-    let taken = new.map(|new| Cow::Borrowed(&*new.contents));
-    match (base, new, mine) {
-        (_, None, None) => None,
-        (_, Some(new), Some(mine)) if is(mine, new) => None,
-        (None, Some(_), None) => Some((Fate::Added, Some(taken))),
-        (Some(_), Some(_), None) => Some((Fate::Absent, None)),
-        // The record belongs to Kiln and is replaced even if edited.
-        (_, Some(_), Some(_)) if path == Path::new(RECORD_FILE) => {
-            Some((Fate::Replaced, Some(taken)))
-        }
-        (Some(base), None, Some(mine)) if is(mine, base) => Some((Fate::Removed, Some(None))),
-        (_, None, Some(_)) => Some((Fate::Orphan, None)),
-        (Some(base), Some(_), Some(mine)) if is(mine, base) => Some((Fate::Replaced, Some(taken))),
-        (base, Some(new), Some(mine)) => {
-            let base = base.map_or(&[][..], |base| &*base.contents);
-            let done = done_sites(path, base, &mine.contents);
-            let [base, new] = [base, &new.contents].map(|text| without(path, text, &done));
-            let (fate, bytes) = merge_contents(&base, &mine.contents, &new, labels);
-            Some((fate, bytes.map(|bytes| Some(Cow::Owned(bytes)))))
+    mine: impl Fn(&Path) -> Result<Option<Mine>>,
+) -> Result<(Vec<MergedFile>, bool)> {
+    let mut files = first_merged(sides, labels, mine)?;
+    let styled = restyle(folder, &mut files, labels);
+    Ok((files.into_iter().filter_map(merged_file).collect(), !styled))
+}
+
+/// The files that the template changed, merged line by line.
+fn first_merged<'a>(
+    (base, new): (&'a Rendered<'_>, &'a Rendered<'_>),
+    labels: Labels<'_>,
+    mine: impl Fn(&Path) -> Result<Option<Mine>>,
+) -> Result<Vec<Merging<'a>>> {
+    let (base, new) = (by_path(base), by_path(new));
+    let paths: BTreeSet<&Path> = base.keys().chain(new.keys()).copied().collect();
+    let mut files = Vec::new();
+    for path in paths {
+        let (base, new) = (base.get(path).copied(), new.get(path).copied());
+        if !same(base, new) {
+            files.extend(merge_file(path, base, new, mine(path)?, labels));
         }
     }
+    Ok(files)
+}
+
+/// The outcome of a merge; `None` if the user has its result already.
+fn merged_file(file: Merging<'_>) -> Option<MergedFile> {
+    let executable = executable(file.base, file.new, file.mine.as_ref());
+    let is_edited = |mine: &Mine| file.base.is_none_or(|base| !is(mine, base));
+    let edited = file.mine.as_ref().is_some_and(is_edited);
+    let (contents, layout_only) = match &file.texts {
+        Some((texts, merged)) => {
+            let text = texts.written(merged).into_bytes();
+            (Some(Some(Cow::Owned(text))), merged.layout_only)
+        }
+        None => (file.contents, file.layout_only),
+    };
+    let fate = file.texts.map_or(file.fate, |(_, merged)| merged.fate);
+    if let (Some(mine), Some(Some(bytes))) = (&file.mine, &contents)
+        && fate == Fate::Merged
+        && *mine.contents == **bytes
+        && (mine.executable == executable || cfg!(not(unix)))
+    {
+        return None;
+    }
+    let change = contents.map(|contents| Change {
+        path: file.path.to_path_buf(),
+        was: file.mine.map(|mine| mine.contents),
+        contents: contents.map(|bytes| (bytes.into_owned(), executable)),
+        mode: None,
+    });
+    let mut merged = MergedFile::new(file.path.to_path_buf(), fate, edited, change);
+    merged.layout_only = layout_only;
+    Some(merged)
+}
+
+fn merge_file<'a>(
+    path: &'a Path,
+    base: Option<&'a RenderedFile<'a>>,
+    new: Option<&'a RenderedFile<'a>>,
+    mine: Option<Mine>,
+    labels: Labels<'_>,
+) -> Option<Merging<'a>> {
+    let taken = new.map(|new| Cow::Borrowed(&*new.contents));
+    let mut texts = None;
+    let mut layout_only = false;
+    let (fate, contents) = match (base, new, &mine) {
+        (_, None, None) => return None,
+        (_, Some(new), Some(mine)) if is(mine, new) => return None,
+        (None, Some(_), None) => (Fate::Added, Some(taken)),
+        (Some(_), Some(_), None) => (Fate::Absent, None),
+        // The record belongs to Kiln and is replaced even if edited.
+        (base, Some(new), Some(mine)) if path == Path::new(RECORD_FILE) => {
+            let base = base.map_or(&[][..], |base| &*base.contents);
+            let contents = in_ends_of(base, &mine.contents, &new.contents);
+            (Fate::Replaced, Some(Some(contents)))
+        }
+        (Some(base), None, Some(mine)) if is(mine, base) => (Fate::Removed, Some(None)),
+        (Some(base), None, Some(mine)) if has_code_of(base, mine) => {
+            layout_only = true;
+            (Fate::Removed, Some(None))
+        }
+        (_, None, Some(_)) => (Fate::Orphan, None),
+        (Some(base), Some(_), Some(mine)) if is(mine, base) => (Fate::Replaced, Some(taken)),
+        (base, Some(new), Some(mine)) => {
+            let was = base.map_or(&[][..], |base| &*base.contents);
+            if was == &*new.contents || mine.contents == *new.contents {
+                // Only the executable bit changed.
+                (Fate::Merged, Some(Some(Cow::Owned(mine.contents.clone()))))
+            } else if base.is_some() && mine.contents == was {
+                layout_only = true;
+                (Fate::Merged, Some(taken))
+            } else {
+                let done = done_sites(path, was, &mine.contents);
+                let [was, new] = [was, &new.contents].map(|text| without(path, text, &done));
+                texts = Texts::of(&was, &mine.contents, &new).map(|texts| {
+                    let merged = texts.merge(labels);
+                    (texts, merged)
+                });
+                let fate = texts
+                    .as_ref()
+                    .map_or(Fate::Binary, |(_, merged)| merged.fate);
+                (fate, None)
+            }
+        }
+    };
+    Some(Merging {
+        path,
+        base,
+        new,
+        mine,
+        fate,
+        contents,
+        layout_only,
+        texts,
+    })
+}
+
+/// Whether the user changed only the layout or the mode of a file.
+fn has_code_of(base: &RenderedFile<'_>, mine: &Mine) -> bool {
+    mine.contents == *base.contents || is_layout_of(&base.contents, &mine.contents)
 }
 
 /// The TODO sites whose markers and notes the user deleted.
@@ -215,12 +295,12 @@ fn done_sites(path: &Path, base: &[u8], mine: &[u8]) -> Vec<String> {
     };
     let file = path.to_string_lossy();
     let lines: Vec<&str> = base.lines().collect();
-    let kept: BTreeSet<&str> = mine.lines().collect();
+    let kept: BTreeSet<&str> = mine.lines().map(str::trim).collect();
     let mut sites = todo::marked_sites(&file, base);
     sites.retain(|site| {
         let marked = todo::marked_lines(&file, &lines, site).unwrap_or_default();
         let is_open = todo::marked_sites(&file, mine).contains(site);
-        !is_open && !lines[marked].iter().any(|line| kept.contains(line))
+        !is_open && !lines[marked].iter().any(|line| kept.contains(line.trim()))
     });
     sites
 }
@@ -238,42 +318,18 @@ fn without<'t>(path: &Path, text: &'t [u8], sites: &[String]) -> Cow<'t, [u8]> {
     Cow::Owned(stripped.into_bytes())
 }
 
-/// Merges the contents of one file; `None` leaves the file unchanged.
-fn merge_contents(
-    base: &[u8],
-    mine: &[u8],
-    new: &[u8],
-    labels: Labels<'_>,
-) -> (Fate, Option<Vec<u8>>) {
-    if base == new || mine == new {
-        // Only the executable bit changed.
-        return (Fate::Merged, Some(mine.to_vec()));
-    }
-    if mine == base {
-        return (Fate::Merged, Some(new.to_vec()));
-    }
-    let texts = [base, mine, new].map(|bytes| str::from_utf8(bytes).ok());
-    let [Some(base), Some(mine), Some(new)] = texts else {
-        return (Fate::Binary, None);
-    };
-    if [base, mine, new].iter().any(|text| text.contains('\0')) {
-        return (Fate::Binary, None);
-    }
-    let (fate, merged) = merge_texts(base, mine, new, labels);
-    (fate, Some(merged.into_bytes()))
-}
-
-/// Merges texts line by line. If all lines of `mine` end with CRLF, so do those of the result.
+/// Merges texts. The result has the layout of `mine`: line ends, byte order mark, last newline, and
+/// white space of lines that are otherwise equal.
 pub fn merge_texts(base: &str, mine: &str, new: &str, labels: Labels<'_>) -> (Fate, String) {
-    if is_crlf(mine) && !is_crlf(base) {
-        let (base, new) = (to_crlf(base), to_crlf(new));
-        return merge_lines(&base, mine, &new, labels);
-    }
-    merge_lines(base, mine, new, labels)
+    layout::merge_texts(base, mine, new, labels)
 }
 
-fn merge_lines(base: &str, mine: &str, new: &str, labels: Labels<'_>) -> (Fate, String) {
-    let length = marker_length(&[base, mine, new]);
+/// Merges line by line, with markers of this length.
+pub(super) fn merge_lines(
+    [base, mine, new]: [&str; 3],
+    length: usize,
+    labels: Labels<'_>,
+) -> (Fate, String) {
     let mut options = MergeOptions::new();
     options
         .set_conflict_marker_length(length)
@@ -286,15 +342,6 @@ fn merge_lines(base: &str, mine: &str, new: &str, labels: Labels<'_>) -> (Fate, 
             (Fate::Conflict(count), text)
         }
     }
-}
-
-fn is_crlf(text: &str) -> bool {
-    let ends = text.matches('\n').count();
-    ends > 0 && text.matches("\r\n").count() == ends
-}
-
-fn to_crlf(text: &str) -> String {
-    text.replace("\r\n", "\n").replace('\n', "\r\n")
 }
 
 fn by_path<'r, 't>(rendered: &'r Rendered<'t>) -> BTreeMap<&'r Path, &'r RenderedFile<'t>> {
@@ -348,6 +395,7 @@ mod tests {
         Rendered {
             files: files.iter().map(file).collect(),
             folders: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -430,10 +478,11 @@ mod tests {
         };
         let (base, new) = (file(&site("old")), file(&site("new").replace('a', "A")));
         let path = Path::new("a.rs");
-        let merged = merge_file(path, Some(&base), Some(&new), Some(&mine), LABELS);
-        let (fate, written) = merged.unwrap();
-        assert_eq!(fate, Fate::Merged);
-        assert_eq!(&*written.unwrap().unwrap(), b"A\nx\ny\nmine\nc\n");
+        let merged = merge_file(path, Some(&base), Some(&new), Some(mine), LABELS);
+        let merged = merged_file(merged.unwrap()).unwrap();
+        assert_eq!(merged.fate, Fate::Merged);
+        let (written, _) = merged.change.unwrap().contents.unwrap();
+        assert_eq!(written, b"A\nx\ny\nmine\nc\n");
     }
 
     #[test]

@@ -4,10 +4,12 @@
 pub mod engine;
 pub mod explain;
 pub(crate) mod git;
+mod layout;
 mod markers;
 pub mod merge;
 pub(crate) mod moves;
 mod operations;
+pub(crate) mod origin;
 pub mod overlay;
 pub(crate) mod patches;
 pub(crate) mod pending;

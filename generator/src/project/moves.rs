@@ -226,11 +226,11 @@ fn share(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }
 
-/// The lines of a file without their ends, each with its count.
+/// The lines of a file without their ends and indentation, each with its count.
 fn counted_lines(contents: &[u8]) -> HashMap<&[u8], usize> {
     let mut lines = HashMap::new();
     for line in contents.split_inclusive(|byte| *byte == b'\n') {
-        *lines.entry(line.trim_ascii_end()).or_insert(0) += 1;
+        *lines.entry(line.trim_ascii()).or_insert(0) += 1;
     }
     lines
 }

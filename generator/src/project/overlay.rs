@@ -9,6 +9,7 @@ use std::{
 use toml_edit::{Array, DocumentMut, Item, TableLike};
 
 use super::{
+    origin::recorded,
     record::{RECORD_FILE, example_line},
     todo::{self, SITES_FILE},
 };
@@ -38,10 +39,21 @@ pub fn render_example<'t>(
     destination: &Path,
 ) -> Result<Rendered<'t>> {
     match example {
-        None => render_at(template, answers, destination),
+        None => render_recorded(template, answers, destination),
         Some(example) if example.is_template() => lay_over(example, unrendered()),
-        Some(example) => lay_over(example, render_at(template, answers, destination)?),
+        Some(example) => lay_over(example, render_recorded(template, answers, destination)?),
     }
+}
+
+/// Renders a project whose record has all answers.
+fn render_recorded<'t>(
+    template: &'t Template,
+    answers: &Answers,
+    destination: &Path,
+) -> Result<Rendered<'t>> {
+    let rendered = render_at(template, answers, destination)?;
+    recorded::check(template, answers, &rendered)?;
+    Ok(rendered)
 }
 
 /// Kiln's unrendered template, in a folder.
@@ -55,6 +67,7 @@ fn unrendered() -> Rendered<'static> {
     Rendered {
         files: files.collect(),
         folders: Vec::new(),
+        warnings: Vec::new(),
     }
 }
 
@@ -64,6 +77,7 @@ fn unrendered() -> Rendered<'static> {
 /// # Errors
 /// The example does not fit the template.
 fn lay_over<'t>(example: &Example, rendered: Rendered<'t>) -> Result<Rendered<'t>> {
+    let warnings = rendered.warnings;
     let files = rendered.files.into_iter();
     let mut files: BTreeMap<PathBuf, RenderedFile<'t>> =
         files.map(|file| (file.path.clone(), file)).collect();
@@ -108,6 +122,7 @@ fn lay_over<'t>(example: &Example, rendered: Rendered<'t>) -> Result<Rendered<'t
             .filter(|folder| !folder.as_os_str().is_empty())
             .collect(),
         files: files.into_values().collect(),
+        warnings,
     })
 }
 

@@ -5,6 +5,7 @@ use std::{fs, io, path::Path};
 
 use toml::de::{DeTable, DeValue};
 
+use super::origin::{Origin, recorded};
 use crate::{
     document::{Document, Place},
     error::{Error, Kind, Result},
@@ -12,9 +13,13 @@ use crate::{
     template::{Template, answers::Values, history::Release, values},
 };
 
+use super::markers::conflicts;
+
 pub use crate::template::history::RECORD_FILE;
 
-const KEYS: &[&str] = &["kiln", "template", "engine", "example", "name", "options"];
+const KEYS: &[&str] = &[
+    "kiln", "template", "engine", "example", "name", "options", "source",
+];
 const EXAMPLE_KEYS: &[&str] = &["name", "hash"];
 
 /// The record of a project.
@@ -30,6 +35,8 @@ pub struct Record {
     pub example: Option<(String, String)>,
     /// The original name of the project.
     pub name: Name,
+    /// The commit of the template, if that is in a Git repository.
+    pub(crate) origin: Option<Origin>,
     place: String,
     text: String,
 }
@@ -38,7 +45,8 @@ impl Record {
     /// Reads the record of the project in `folder`.
     ///
     /// # Errors
-    /// The record is missing, so Kiln did not generate this project, or the record is invalid.
+    /// The record is missing, so Kiln did not generate this project, or the record is invalid or in
+    /// conflict.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(RECORD_FILE);
         let bytes = fs::read(&path).map_err(|cause| match cause.kind() {
@@ -63,6 +71,7 @@ impl Record {
     /// # Errors
     /// The text is not TOML or not a record.
     pub fn parse(place: &str, text: &str) -> Result<Self> {
+        refuse_markers(place, text)?;
         let document = Document::new(place, text, Kind::Input);
         let table = document.parse()?;
         known_keys(&document, &table, KEYS)?;
@@ -84,6 +93,10 @@ impl Record {
                 None => None,
             },
             name,
+            origin: match table.get("source") {
+                Some(source) => Some(recorded::parse(&document, source)?),
+                None => None,
+            },
             place: place.to_owned(),
             text: text.to_owned(),
         })
@@ -97,6 +110,29 @@ impl Record {
         self.with_options(|document, options| values::read_table(template, document, options))
     }
 
+    /// Checks that all options of the template that the project was generated from are recorded, but
+    /// for those of conditions.
+    ///
+    /// # Errors
+    /// An option is unknown, has an invalid value, or is not recorded.
+    pub fn check_complete(&self, template: &Template) -> Result<()> {
+        let values = self.values(template)?;
+        let mut options = template.options().iter();
+        if let Some(option) = options.find(|option| !values.contains_key(&option.name)) {
+            let name = &option.name;
+            let message = format!("`{}` does not record the option `{name}`", self.place);
+            let start = self.text.find("[options]");
+            let span = start.map_or(0..0, |start| start..start + "[options]".len());
+            return Err(Error::input(message)
+                .at(&self.place, &self.text, span, "not recorded here")
+                .help(format!(
+                    "the template has this option: add `{name} = \"...\"` with the answer that the \
+                     project was made with"
+                )));
+        }
+        Ok(())
+    }
+
     /// The answers that are valid for another template, and the names of the other options.
     ///
     /// # Errors
@@ -107,9 +143,9 @@ impl Record {
             let mut others = Vec::new();
             for (key, place) in options {
                 let name = key.get_ref().as_ref();
-                let option = template.option(name);
+                let mut definitions = template.definitions(name);
                 let value =
-                    option.and_then(|option| values::read_value(document, option, place).ok());
+                    definitions.find_map(|option| values::read_value(document, option, place).ok());
                 match value {
                     Some(value) => drop(fitting.insert(name.to_owned(), value)),
                     None => others.push(name.to_owned()),
@@ -170,6 +206,22 @@ pub(crate) fn example_line(name: &str, hash: &str) -> String {
     format!("example = {{ name = \"{name}\", hash = \"{hash}\" }}\n")
 }
 
+/// Refuses a record in which two branches meet. With the earlier version in the record, the next
+/// update merges all that either branch did not have.
+fn refuse_markers(place: &str, text: &str) -> Result<()> {
+    let Some(line) = conflicts(text, None).first().copied() else {
+        return Ok(());
+    };
+    Err(
+        Error::unresolved(format!("conflict markers of a merge are left in `{place}:{line}`"))
+            .help(
+                "of `kiln`, `template` and `engine` keep those of the earlier version, of the options \
+                 those that the project has, delete the markers, then run `kiln update`, which merges \
+                 what is missing",
+            ),
+    )
+}
+
 fn parse_example(document: &Document<'_>, value: &Place<'_>) -> Result<(String, String)> {
     let table = document.table("example", value)?;
     known_keys(document, table, EXAMPLE_KEYS)?;
@@ -186,7 +238,11 @@ fn parse_example(document: &Document<'_>, value: &Place<'_>) -> Result<(String, 
     Ok((text("name")?, text("hash")?))
 }
 
-fn known_keys(document: &Document<'_>, table: &DeTable<'_>, known: &[&str]) -> Result<()> {
+pub(super) fn known_keys(
+    document: &Document<'_>,
+    table: &DeTable<'_>,
+    known: &[&str],
+) -> Result<()> {
     let unknown = table
         .keys()
         .find(|key| !known.contains(&key.get_ref().as_ref()));

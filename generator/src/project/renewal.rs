@@ -10,7 +10,7 @@ use std::{
 use super::{
     check_way,
     markers::conflicts,
-    merge::{Fate, Labels, MergedFile, Mine, Moved, merge},
+    merge::{Fate, Labels, MergedFile, Mine, Moved, merge_in_style},
     moves::Moves,
     patches,
     transaction::Change,
@@ -25,7 +25,8 @@ use crate::{
 /// The places that an error lists at most.
 const LISTED: usize = 20;
 
-/// Merges the difference of two renderings into the files of a project.
+/// Merges the difference of two renderings into the files of a project. The second value tells
+/// whether the user has a style of Rust sources, but no rustfmt.
 ///
 /// # Errors
 /// A path is blocked, or the file system fails.
@@ -34,11 +35,12 @@ pub(crate) fn merge_project(
     base: &Rendered<'_>,
     new: &Rendered<'_>,
     labels: Labels<'_>,
-) -> Result<Vec<MergedFile>> {
+) -> Result<(Vec<MergedFile>, bool)> {
     let moves = Moves::find(project, base, new)?;
     // A file that the user moved and the template removed stays where it is.
     let is_left = |path: &Path| moves.by_user(path).is_some() && new.get(path).is_none();
-    let mut merged = merge(&moves.base, new, labels, |path| {
+    let sides = (&moves.base, new);
+    let (mut merged, unstyled) = merge_in_style(project, sides, labels, |path| {
         if is_left(path) {
             return Ok(None);
         }
@@ -65,7 +67,7 @@ pub(crate) fn merge_project(
     for file in &mut merged {
         keep_patch(project, file, &moves.base, new)?;
     }
-    Ok(merged)
+    Ok((merged, unstyled))
 }
 
 /// Reads a file of the project, which must be one that Kiln may write.

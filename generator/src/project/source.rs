@@ -57,13 +57,9 @@ pub(crate) type Path = Vec<(&'static str, String)>;
 impl Items {
     /// Parses the items of a source; `None` if it does not consist of Rust tokens or is nested too deeply.
     pub fn parse(text: &str) -> Option<Self> {
-        if depth(text) > DEEPEST {
-            return None;
-        }
         // Spans of tokens do not count a byte order mark.
         let mark = text.len() - text.trim_start_matches('\u{feff}').len();
-        let stream: TokenStream = text[mark..].parse().ok()?;
-        let mut items = items(stream);
+        let mut items = items(tokens(&text[mark..])?);
         items.move_by(mark);
         Some(items)
     }
@@ -148,6 +144,14 @@ impl Item {
         let words = header.split(|c: char| !c.is_alphanumeric() && c != '_');
         self.keyword == "impl" && words.filter(|word| !word.is_empty()).any(|w| w == name)
     }
+}
+
+/// The tokens of a source; `None` if it does not consist of Rust tokens or is nested too deeply.
+pub(crate) fn tokens(text: &str) -> Option<TokenStream> {
+    if depth(text) > DEEPEST {
+        return None;
+    }
+    text.parse().ok()
 }
 
 /// A lower bound of the nesting of brackets, including those in strings and comments.

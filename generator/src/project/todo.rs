@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, ops::Range, path::Path};
 use ignore::WalkBuilder;
 use serde::Serialize;
 
-use super::{patches, pending};
+use super::{patches, pending, record::Record};
 use crate::{
     display::slashed,
     document::{Document, Place},
@@ -145,9 +145,14 @@ fn warn_of_duplicates(scan: &mut Scan) {
 /// Reads the list of TODO sites of the project in `root`.
 ///
 /// # Errors
-/// The list is missing, so this is not a Kiln project, or the list is invalid.
+/// The list is missing, so this is not a Kiln project, or the list is invalid. A project of a
+/// template in a Git repository may have no list.
 pub fn read_sites(root: &Path) -> Result<Vec<Site>> {
     let path = root.join(SITES_FILE);
+    // A template of another kind may have no sites.
+    if !path.exists() && Record::read(root).is_ok_and(|record| record.origin.is_some()) {
+        return Ok(Vec::new());
+    }
     let text = fs::read_to_string(&path).map_err(|cause| match cause.kind() {
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::input(format!(
             "`{}` is not a Kiln project: it has no `{SITES_FILE}`",

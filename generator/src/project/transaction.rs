@@ -25,6 +25,9 @@ pub const FOLDER: &str = ".kiln-transaction";
 const LOCK: &str = "lock";
 const JOURNAL: &str = "journal.json";
 const DONE: &str = "done";
+/// Keeps the other files of the hidden folder out of commits: written first and removed last.
+const IGNORE: &str = ".gitignore";
+const ALL: &[u8] = b"*\n";
 
 /// A change of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,8 +131,6 @@ impl Transaction {
             transaction.unfinished = false;
         }
         transaction.clear()?;
-        // Keeps files of an interrupted transaction out of commits.
-        transaction.write(".gitignore", b"*\n")?;
         Ok(transaction)
     }
 
@@ -353,8 +354,8 @@ impl Transaction {
             .map_err(|cause| Error::io("write", &path, cause))
     }
 
-    /// Empties the hidden folder except for the lock. The journal is removed before the marker of
-    /// completion, so that a finished transaction is never rolled back.
+    /// Empties the hidden folder except for the lock and what hides it from git. The journal is
+    /// removed before the marker of completion, so that a finished transaction is never rolled back.
     fn clear(&self) -> Result<()> {
         let failed = |cause| Error::io("clear", &self.place, cause);
         let mut names = Vec::new();
@@ -364,12 +365,10 @@ impl Transaction {
         let rank = |name: &std::ffi::OsString| match name.to_str() {
             Some(JOURNAL) => 1,
             Some(DONE) => 2,
-            // Removed last, so that git never sees the other files.
-            Some(".gitignore") => 3,
             _ => 0,
         };
         names.sort_by_key(rank);
-        for name in names.iter().filter(|name| *name != LOCK) {
+        for name in names.iter().filter(|name| *name != LOCK && *name != IGNORE) {
             let path = self.place.join(name);
             if path.is_dir() {
                 // Read-only copies can be removed too.
@@ -397,6 +396,7 @@ impl Drop for Transaction {
             return;
         }
         let _ = operations::remove_file(self.place.join(LOCK));
+        let _ = operations::remove_file(self.place.join(IGNORE));
         let _ = self.lock.unlock();
         // Another process may be using the folder by now.
         let _ = operations::remove_dir(&self.place);
@@ -445,11 +445,10 @@ fn lock(root: &Path, place: &Path) -> Result<File> {
             );
         }
         let path = place.join(LOCK);
-        let opened = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path);
+        let opened = hide(place).and_then(|()| {
+            let mut options = OpenOptions::new();
+            options.create(true).truncate(false).write(true).open(&path)
+        });
         let file = match opened {
             // The previous transaction has just removed the folder.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
@@ -469,6 +468,17 @@ fn lock(root: &Path, place: &Path) -> Result<File> {
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
+    }
+}
+
+/// Hides the files of the folder from git.
+fn hide(place: &Path) -> io::Result<()> {
+    let path = place.join(IGNORE);
+    match fs::read(&path) {
+        Ok(there) if there == ALL => Ok(()),
+        // Without a pause between creating and filling it: until then, Git shows the file itself. What
+        // a crash loses of it is written again by the next run.
+        _ => fs::write(&path, ALL),
     }
 }
 

@@ -122,6 +122,7 @@ mod tests {
         Rendered {
             files: files.iter().map(file).collect(),
             folders: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

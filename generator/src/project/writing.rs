@@ -3,7 +3,10 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
+    iter,
+    panic::resume_unwind,
     path::{Component, Path, PathBuf},
+    thread,
     time::Duration,
 };
 
@@ -11,6 +14,7 @@ use tempfile::TempDir;
 
 use super::{
     pending,
+    place::check_parents,
     record::RECORD_FILE,
     repository::{make_repository, wants_repository},
     transaction::{Change, Transaction},
@@ -23,6 +27,9 @@ use crate::{
     template::{Vcs, is_executable},
 };
 
+/// The threads that write the files of a new project, and the fewest files for each.
+const WRITERS: usize = 4;
+const FEWEST_FILES: usize = 32;
 /// The prefix of staging folders.
 const STAGING: &str = ".kiln-new-";
 /// Files that are kept if they exist: a new repository often has them.
@@ -121,7 +128,14 @@ pub fn check_free(rendered: &Rendered<'_>, destination: &Path) -> Result<()> {
 pub fn check_destination(destination: &Path) -> Result<()> {
     let metadata = match fs::symlink_metadata(destination) {
         Ok(metadata) => metadata,
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+            return check_parents(destination);
+        }
+        Err(cause) if cause.kind() == io::ErrorKind::InvalidFilename => {
+            let message = "a part of the folder's path is too long for the file system";
+            return Err(Error::input(message)
+                .help("give a folder with a shorter name; most file systems take 255 bytes"));
+        }
         Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {
             let shown = destination.display();
             return Err(
@@ -461,20 +475,35 @@ fn fill(root: &Path, destination: &Path, rendered: &Rendered<'_>) -> Result<()> 
     for folder in &rendered.folders {
         make_folder(&root.join(folder))?;
     }
-    for file in &rendered.files {
-        assert!(
-            file.path
-                .components()
-                .all(|part| matches!(part, Component::Normal(_))),
-            "rendered paths lie in the project"
-        );
-        write_file(&root.join(&file.path), file)
-            .map_err(|cause| Error::io("write", &destination.join(&file.path), cause))?;
-    }
-    Ok(())
+    let write = &|files: &[RenderedFile<'_>]| -> Result<()> {
+        for file in files {
+            write_file(&root.join(&file.path), file)
+                .map_err(|cause| Error::io("write", &destination.join(&file.path), cause))?;
+        }
+        Ok(())
+    };
+    // Most of the time goes to the kernel, a file at a time.
+    let share = rendered.files.len().div_ceil(WRITERS).max(FEWEST_FILES);
+    let mut shares = rendered.files.chunks(share);
+    let own = shares.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let others: Vec<_> = shares
+            .map(|files| scope.spawn(move || write(files)))
+            .collect();
+        let others = others
+            .into_iter()
+            .map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        iter::once(write(own)).chain(others).collect()
+    })
 }
 
 fn write_file(path: &Path, file: &RenderedFile<'_>) -> io::Result<()> {
+    assert!(
+        file.path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_))),
+        "rendered paths lie in the project"
+    );
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

@@ -1,16 +1,18 @@
 //! Rendering of one Liquid text, and locating errors in it.
 
-use std::{ops::Range, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, ops::Range, rc::Rc, sync::Arc};
 
-use liquid::{Parser, ParserBuilder};
+use liquid::{Parser, ParserBuilder, Template};
 
 use super::{
     filters,
     literals::{self, Shortened},
-    quiet,
+    scripts::{RhaiParser, Scripts},
+    warning::Warning,
 };
 use crate::{
     error::{Error, Result, nearest, suggest},
+    quiet,
     template::{
         tags::{self, Tag},
         variables::Variables,
@@ -30,18 +32,45 @@ const OPEN_IN_COMMENT: &str = "File shouldn't end before EOI.";
 /// A Liquid renderer with the variables of a project.
 pub(super) struct Liquid {
     parser: Parser,
-    variables: Rc<Variables>,
+    pub(super) variables: Rc<Variables>,
+    /// Whether mistakes that cargo-generate renders are errors.
+    strict: bool,
+    warnings: RefCell<Vec<Warning>>,
 }
 
 impl Liquid {
-    /// A Liquid renderer with the filters of cargo-generate.
-    pub(super) fn new(variables: Rc<Variables>) -> Self {
+    /// A Liquid renderer with the filters of cargo-generate; `rhai` is one if there are scripts. If
+    /// not `strict`, mistakes that cargo-generate renders are warnings.
+    pub(super) fn new(
+        variables: Rc<Variables>,
+        strict: bool,
+        scripts: Option<Arc<Scripts>>,
+    ) -> Self {
+        let mut builder = filters::add(ParserBuilder::with_stdlib());
+        if let Some(scripts) = scripts {
+            builder = builder.filter(RhaiParser { scripts });
+        }
         Self {
-            parser: filters::add(ParserBuilder::with_stdlib())
+            parser: builder
                 .build()
                 .expect("a parser without partials always builds"),
             variables,
+            strict,
+            warnings: RefCell::default(),
         }
+    }
+
+    /// Adds a warning, unless the file has one.
+    pub(super) fn warn(&self, warning: Warning) {
+        let mut warnings = self.warnings.borrow_mut();
+        if warnings.iter().all(|one| one.file() != warning.file()) {
+            warnings.push(warning);
+        }
+    }
+
+    /// The warnings since the last call, at most one for each file.
+    pub(super) fn take_warnings(&self) -> Vec<Warning> {
+        self.warnings.take()
     }
 
     /// Renders a text that messages call `name`.
@@ -58,7 +87,10 @@ impl Liquid {
         if let Some(rendered) = self.shortened(text) {
             return Ok(rendered);
         }
-        self.whole_text(name, text)
+        match self.strict {
+            true => self.whole_text(name, text),
+            false => self.lenient_text(name, text),
+        }
     }
 
     /// Renders a shortened text, of which the parser sees little more than the tags. `None` on any
@@ -77,20 +109,44 @@ impl Liquid {
         self.parser.parse(text)?.render(&*self.variables)
     }
 
-    fn whole_text(&self, name: &str, text: &str) -> Result<String> {
-        let parsed = quiet::catch(|| self.parser.parse(text))
+    /// Parses a text that messages call `name`.
+    pub(super) fn parse(&self, name: &str, text: &str) -> Result<Template> {
+        quiet::catch(|| self.parser.parse(text))
             .map_err(|why| self.panic_error(name, text, &why))?
-            .map_err(|error| syntax_error(name, text, &error))?;
+            .map_err(|error| syntax_error(name, text, &error))
+    }
+
+    fn whole_text(&self, name: &str, text: &str) -> Result<String> {
+        let parsed = self.parse(name, text)?;
         self.variables.take_unknown();
-        let rendered = quiet::catch(|| parsed.render(&*self.variables));
+        let rendered = quiet::catch(|| self.render_absent(&parsed));
         self.check_unknown(name, text)?;
         rendered
             .map_err(|why| self.panic_error(name, text, &why))?
             .map_err(|error| render_error(name, text, &error))
     }
 
+    /// Renders a text, in which an option that does not apply is the empty text once it is
+    /// output, as in cargo-generate.
+    fn render_absent(&self, parsed: &Template) -> std::result::Result<String, liquid::Error> {
+        loop {
+            let rendered = parsed.render(&*self.variables);
+            let Err(error) = &rendered else {
+                return rendered;
+            };
+            let said = error.to_string();
+            let missing = said
+                .lines()
+                .find_map(|line| line.split_once("requested variable="));
+            let absent = missing.filter(|(_, name)| self.variables.is_absent(name.trim()));
+            if !absent.is_some_and(|(_, name)| self.variables.supply(name.trim())) {
+                return rendered;
+            }
+        }
+    }
+
     /// The error for a text on which Liquid panics.
-    fn panic_error(&self, name: &str, text: &str, why: &str) -> Error {
+    pub(super) fn panic_error(&self, name: &str, text: &str, why: &str) -> Error {
         let comment = tags::comment(text);
         if let (Some(tag), OPEN_IN_COMMENT) = (&comment, why) {
             let message = format!("`{name}` has a comment with an unclosed block");
@@ -113,31 +169,54 @@ impl Liquid {
     /// Points at the first unknown variable that the text refers to.
     fn check_unknown(&self, name: &str, text: &str) -> Result<()> {
         let unknown = self.variables.take_unknown();
-        let tags = tags::tags(text);
-        // Loops look up an outer loop, and counters create their variable on first use.
-        let made = |word: &str| {
-            matches!(word, "forloop" | "tablerowloop")
-                || tags.iter().any(|tag| counts(tag.inner(text), word))
-        };
-        let found = tags.iter().find_map(|tag| {
-            tags::identifiers(tag.inner(text))
-                .find(|word| unknown.contains(*word) && !made(word))
-                .map(|word| (word, word_span(text, word)))
-        });
-        let Some((word, span)) = found else {
+        self.check_author(name, text, &unknown)?;
+        let Some((word, span)) = first_unknown(text, &unknown) else {
             return Ok(());
         };
-        if matches!(word, "authors" | "username") {
-            return Err(Error::system(format!("`{word}` is unknown"))
-                .at(name, text, span, "used here")
-                .help("set `user.name` in git's configuration, or the variable `USER`"));
-        }
         Err(
             Error::template(format!("there is no variable `{word}` in `{name}`"))
                 .at(name, text, span, "unknown")
                 .help(suggest(word, self.variables.names(), "the variables")),
         )
     }
+
+    /// Refuses a text that needs the author if nobody is configured, as cargo-generate does.
+    pub(super) fn check_author(
+        &self,
+        name: &str,
+        text: &str,
+        unknown: &BTreeSet<String>,
+    ) -> Result<()> {
+        match first_unknown(text, unknown) {
+            Some((word @ ("authors" | "username"), span)) => {
+                Err(Error::system(format!("`{word}` is unknown"))
+                    .at(name, text, span, "used here")
+                    .help("set `user.name` in git's configuration, or the variable `USER`"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first unknown variable that a text refers to.
+pub(super) fn first_unknown<'t>(
+    text: &'t str,
+    unknown: &BTreeSet<String>,
+) -> Option<(&'t str, Range<usize>)> {
+    if unknown.is_empty() {
+        return None;
+    }
+    let tags = tags::tags(text);
+    // Loops look up an outer loop, and counters create their variable on first use.
+    let made = |word: &str| {
+        matches!(word, "forloop" | "tablerowloop")
+            || tags.iter().any(|tag| counts(tag.inner(text), word))
+    };
+    tags.iter().find_map(|tag| {
+        tags::identifiers(tag.inner(text))
+            .find(|word| unknown.contains(*word) && !made(word))
+            .map(|word| (word, word_span(text, word)))
+    })
 }
 
 /// The span of `word`, a slice of `text`, in `text`.
@@ -153,7 +232,7 @@ fn counts(inner: &str, word: &str) -> bool {
 }
 
 /// Liquid's error message without its drawing, and the lists of candidates in it.
-fn message_of(error: &liquid::Error) -> (String, Vec<String>) {
+pub(super) fn message_of(error: &liquid::Error) -> (String, Vec<String>) {
     let text = error.to_string();
     let lines = text.lines().map(|line| {
         let line = line.trim();
@@ -226,12 +305,16 @@ fn syntax_error(name: &str, text: &str, error: &liquid::Error) -> Error {
         .help(help)
 }
 
-fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
+pub(super) fn render_error(name: &str, text: &str, error: &liquid::Error) -> Error {
     let span = quoted_place(text, error);
     let (why, _) = message_of(error);
+    let help = match why.contains("script `") {
+        true => "use options, `[conditional]` rules and Liquid instead of the script",
+        false => "see the tags and filters at https://shopify.github.io/liquid",
+    };
     Error::template(format!("`{name}` cannot be rendered: {why}"))
         .at(name, text, span, "here")
-        .help("see the tags and filters at https://shopify.github.io/liquid")
+        .help(help)
 }
 
 /// The span from `at` to the end of its tag.
@@ -243,7 +326,7 @@ fn tag_at(text: &str, at: usize) -> Option<Range<usize>> {
 }
 
 /// The span of the tag that an error quotes as `from: …` or by one of its values, or else of the first tag.
-fn quoted_place(text: &str, error: &liquid::Error) -> Range<usize> {
+pub(super) fn quoted_place(text: &str, error: &liquid::Error) -> Range<usize> {
     let message = error.to_string();
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
     let tags = tags::tags(text);
@@ -281,19 +364,19 @@ mod tests {
     use super::*;
     use crate::{
         name::Name,
-        template::{CONFIG_FILE, Template, answers::Answers, embedded::Files},
+        template::{CONFIG_FILE, Template as Source, answers::Answers, embedded::Files},
     };
 
     const CONFIG: &str =
         "[template]\nfmt = false\n[placeholders]\nword = { prompt = \"?\", default = \"a b\" }\n";
     const FILES: Files = &[(CONFIG_FILE, CONFIG.as_bytes(), false)];
 
-    fn renderer(template: &Template, value: &str) -> Liquid {
+    fn renderer(template: &Source, value: &str) -> Liquid {
         let name = Name::parse("a").unwrap();
         let answers = Answers::defaults(template, name).unwrap();
         let answers = answers.with(template, "word", value).unwrap();
         let variables = Variables::new(&answers, "/a".into());
-        Liquid::new(Rc::new(variables))
+        Liquid::new(Rc::new(variables), true, None)
     }
 
     /// Text that is long enough to be shortened and repetitive enough for `ifchanged`.
@@ -407,7 +490,7 @@ mod tests {
     /// Hiding literal text from the parser does not change the result.
     #[test]
     fn shortened_texts_render_as_whole_ones() {
-        let template = Template::from_files("t", FILES).unwrap();
+        let template = Source::from_files("t", FILES).unwrap();
         let values = ["x", "\n x ", "\u{fdd0}0\u{fdd0}"];
         let renderers = values.map(|value| renderer(&template, value));
         proptest!(|(text in liquid(), one in 0..3_usize)| {
@@ -421,7 +504,7 @@ mod tests {
     /// No input aborts the process.
     #[test]
     fn texts_that_are_too_much_for_liquid() {
-        let template = Template::from_files("t", FILES).unwrap();
+        let template = Source::from_files("t", FILES).unwrap();
         let renderer = renderer(&template, "9223372036854775807");
         let nested = |times| {
             format!(
@@ -469,7 +552,7 @@ mod tests {
     /// Blocks, filters and quotes that depend on the text between tags.
     #[test]
     fn texts_that_cannot_be_shortened() {
-        let template = Template::from_files("t", FILES).unwrap();
+        let template = Source::from_files("t", FILES).unwrap();
         let renderer = renderer(&template, "x");
         let long = "these words are long enough to be left out";
         let twice = format!("{{% ifchanged %}}{long}{{% endifchanged %}}").repeat(2);

@@ -1,23 +1,33 @@
 //! Rendering of a template into memory, byte for byte as cargo-generate does.
 
-mod conditions;
+mod check;
 mod filters;
+mod formatting;
+mod lenient;
 mod liquid;
 mod literals;
-mod quiet;
+mod scripts;
+mod warning;
 
 use std::{
     borrow::Cow,
+    collections::BTreeMap,
     path::{Path, PathBuf},
     rc::Rc,
+    sync::Arc,
 };
 
-use self::liquid::{Liquid, word_span};
+pub use self::warning::Warning;
+use self::{
+    liquid::{Liquid, word_span},
+    scripts::Scripts,
+};
 use crate::{
     error::{Error, Result},
     template::{
         Template, TemplateFile,
         answers::Answers,
+        conditions,
         config::{Matcher, is_ignored},
         not_utf8,
         tags::has_liquid,
@@ -43,6 +53,8 @@ pub struct Rendered<'t> {
     pub files: Vec<RenderedFile<'t>>,
     /// All folders in order, including empty ones.
     pub folders: Vec<PathBuf>,
+    /// Mistakes of the template, at most one for each file.
+    pub warnings: Vec<Warning>,
 }
 
 impl Rendered<'_> {
@@ -95,39 +107,69 @@ fn absolute(destination: &Path) -> Result<PathBuf> {
 }
 
 fn render_with(template: &Template, variables: Variables) -> Result<Rendered<'_>> {
+    let destination = variables.destination().to_owned();
     let (renderer, ignored) = Renderer::new(template, variables)?;
-    renderer.project(template, &ignored)
+    let mut rendered = renderer.project(template, &ignored)?;
+    if template.config().formats {
+        formatting::format(&mut rendered, &destination)?;
+    }
+    Ok(rendered)
 }
 
 struct Renderer {
     matcher: Matcher,
     liquid: Liquid,
+    /// The scripts that a filter may run.
+    scripts: Option<Arc<Scripts>>,
 }
 
 impl Renderer {
     /// A renderer of a template, and the paths that the template ignores.
     fn new(template: &Template, variables: Variables) -> Result<(Self, Vec<String>)> {
-        let variables = Rc::new(variables);
+        let variables =
+            Rc::new(variables.without(template.conditional_options().map(|(_, option)| option)));
         let rules = conditions::rules(template.config(), &variables)?;
         let ignored = rules
             .ignore
             .iter()
             .map(|entry| template.config().ignored_path(entry))
             .collect::<Result<Vec<_>>>()?;
+        let scripts = template
+            .has_scripts()
+            .then(|| Scripts::new(texts(template, &ignored), &variables));
         let renderer = Self {
             matcher: template.config().matcher(&rules)?,
-            liquid: Liquid::new(variables),
+            liquid: Liquid::new(variables, template.is_strict(), scripts.clone()),
+            scripts,
         };
         Ok((renderer, ignored))
     }
 
     fn project<'t>(&self, template: &'t Template, ignored: &[String]) -> Result<Rendered<'t>> {
         let kept = template.files().iter();
-        let kept = kept.filter(|file| !is_ignored(&file.path, ignored));
-        let mut files = Vec::new();
-        for file in kept {
-            files.push((file, self.file(file)?));
+        let mut kept: Vec<_> = kept
+            .filter(|file| !is_ignored(&file.path, ignored))
+            .collect();
+        if !template.is_strict() {
+            // As cargo-generate walks folders: an unknown variable of one file is an empty one of the next.
+            kept.sort_by(|one, other| one.path.split('/').cmp(other.path.split('/')));
         }
+        let mut files = Vec::new();
+        let mut mistakes = Vec::new();
+        for file in kept {
+            match self.file(file) {
+                Ok(rendered) => files.push((file, rendered)),
+                Err(error) => mistakes.push((file, error)),
+            }
+        }
+        // As in cargo-generate, scripts that ran are not part of the project.
+        if let Some(scripts) = &self.scripts {
+            let used = scripts.used();
+            files.retain(|(file, _)| !used.contains(&file.path));
+            mistakes.retain(|(file, _)| !used.contains(&file.path));
+        }
+        let mistakes = mistakes.into_iter().map(|(_, error)| error);
+        Error::of_reasons(template.label(), mistakes.collect())?;
         files.sort_by(|(_, one), (_, other)| one.path.cmp(&other.path));
         for pair in files.windows(2) {
             let [(one, first), (other, second)] = pair else {
@@ -142,21 +184,24 @@ impl Renderer {
             }
         }
         let files: Vec<_> = files.into_iter().map(|(_, file)| file).collect();
+        let mut warnings = template.notices();
+        warnings.extend(self.liquid.take_warnings());
         Ok(Rendered {
             folders: self.folders(template, ignored, files.iter().map(|file| &file.path))?,
             files,
+            warnings,
         })
     }
 
     fn file<'t>(&self, file: &'t TemplateFile) -> Result<RenderedFile<'t>> {
-        let path = self.path(&file.path, &file.source)?;
-        let moved = path != Path::new(&file.path);
         let rendered = self.matcher.renders(&file.path);
         let contents = if rendered {
             self.contents(file)?
         } else {
             Cow::Borrowed(&*file.contents)
         };
+        let path = self.path(&file.path, &file.source)?;
+        let moved = path != Path::new(&file.path);
         Ok(RenderedFile {
             // cargo-generate rewrites a rendered file that moves, and so drops its executable bit.
             executable: file.executable && !(rendered && moved),
@@ -226,6 +271,17 @@ impl Renderer {
         folders.dedup();
         Ok(folders)
     }
+}
+
+/// The files that are text and not ignored, which may be scripts.
+fn texts(template: &Template, ignored: &[String]) -> BTreeMap<String, String> {
+    let files = template.files().iter();
+    let kept = files.filter(|file| !is_ignored(&file.path, ignored));
+    let texts = kept.filter_map(|file| {
+        let text = str::from_utf8(&file.contents).ok()?;
+        Some((file.path.clone(), text.to_owned()))
+    });
+    texts.collect()
 }
 
 fn sanitize(part: &str) -> String {

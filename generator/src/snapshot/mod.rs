@@ -29,6 +29,36 @@
 //! intended change, renew the snapshot with `INSTA_UPDATE=always cargo test`, or review it with
 //! `cargo insta review`.
 //!
+//! After adding an option, show what a value changes, and that a wrong value is refused:
+//!
+//! ```no_run
+//! use kiln::{assert_snapshot, snapshot::Project};
+//!
+//! # /*
+//! #[test]
+//! # */
+//! fn the_owner() {
+//!     let base = Project::render("template", &[]);
+//!     let project = Project::render("template", &[("owner", "@speech/core")]);
+//!     assert_snapshot!(project.changes_from(&base), "owner");
+//! }
+//!
+//! # /*
+//! #[test]
+//! #[should_panic(expected = "not a value of the option `owner`")]
+//! # */
+//! fn an_owner_is_a_team() {
+//!     Project::render("template", &[("owner", "nobody")]);
+//! }
+//! # the_owner();
+//! # an_owner_is_a_team();
+//! ```
+//!
+//! After adding a site, compare its markers with `todos.toml`:
+//! [`todo::scan`](crate::project::todo::scan) and [`todo::read_sites`](crate::project::todo::read_sites)
+//! of [`Project::path`] must list the same ids, and [`Project::try_cargo`] with a wrong edit must fail.
+//! The steps of both are in `docs/generator.md`, under "Custom templates".
+//!
 //! Snapshots do not depend on the machine, the date or the version of Kiln: the author is always
 //! `Somebody`; Kiln's version, the hash of the template, temporary folders and copyright years are
 //! replaced; and of `Cargo.lock`, only the name is shown. [`Project::redact`] replaces more.

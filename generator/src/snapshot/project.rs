@@ -14,11 +14,12 @@ use super::{
 use crate::{
     error::{Error, Result},
     name::Name,
-    project::{self, WriteOptions, todo::files_of},
+    project::{self, WriteOptions, origin::recorded, todo::files_of},
     render::render_by,
     template::{
         Template, Vcs,
         answers::{Answers, Values, unknown_option},
+        values,
     },
 };
 
@@ -101,6 +102,7 @@ impl Project {
         let place = place()?;
         let path = place.path().join(answers.name().package());
         let rendered = render_by(template, answers, &path, AUTHOR)?;
+        recorded::check(template, answers, &rendered)?;
         let options = WriteOptions {
             force: false,
             vcs: Vcs::None,
@@ -296,6 +298,23 @@ pub fn combinations(template: &Template, name: &Name) -> Vec<Combination> {
         };
         all = all.iter().flat_map(other).collect();
     }
+    for (_, option) in template.conditional_options() {
+        let other = |answers: &Answers| {
+            let applies = expect(answers.defined_by(template, option));
+            let values = option.values().into_iter().filter(|_| applies);
+            let answers = answers.clone();
+            let values = values.map(|value| {
+                let value = value.to_string();
+                expect(answers.clone().with(template, &option.name, &value))
+            });
+            let mut values: Vec<_> = values.collect();
+            if values.is_empty() {
+                values.push(answers);
+            }
+            values
+        };
+        all = all.iter().flat_map(other).collect();
+    }
     let mut all: Vec<_> = all
         .into_iter()
         .map(|answers| Combination {
@@ -318,15 +337,18 @@ fn changes(default: &Answers, answers: &Answers) -> Vec<String> {
 fn checked(folder: &Path) -> Result<Template> {
     let template = Template::from_folder(folder)?;
     template.check()?;
+    for warning in template.warnings() {
+        eprintln!("warning: {warning}");
+    }
     Ok(template)
 }
 
 fn answers_of(template: &Template, given: &[(&str, &str)]) -> Result<Answers> {
     let mut values = Values::new();
     for (key, value) in given {
-        let option = template.option(key);
-        let option = option.ok_or_else(|| unknown_option(template, key))?;
-        values.insert((*key).to_owned(), option.parse(value)?);
+        let value = values::parse(template, key, value);
+        let value = value.ok_or_else(|| unknown_option(template, key))?;
+        values.insert((*key).to_owned(), value?);
     }
     Answers::complete(template, Name::parse(NAME)?, values)
 }

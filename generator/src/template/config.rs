@@ -1,12 +1,19 @@
 //! Parsing of `cargo-generate.toml`: the options, and the rules that select files to render, copy or ignore.
 
-use std::{ops::Range, path::Path};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+    path::Path,
+};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use semver::{Version, VersionReq};
 use toml::{Spanned, de::DeTable};
 
-use super::option::{BUILT_IN, Choice, OptionKind, TemplateOption, Value};
+use super::{
+    hooks::{self, Hook},
+    option::{BUILT_IN, Choice, OptionKind, TemplateOption, Value},
+};
 use crate::{
     document::{Document, Place},
     error::{Error, Kind, Result, suggest},
@@ -27,7 +34,7 @@ const TEMPLATE_KEYS: &[&str] = &[
     "sub_templates",
 ];
 const RULE_KEYS: &[&str] = &["include", "exclude", "ignore", "placeholders"];
-const OPTION_KEYS: &[&str] = &["type", "prompt", "default", "choices", "regex"];
+const OPTION_KEYS: &[&str] = &["type", "prompt", "default", "choices", "regex", "help"];
 const VCS: &[&str] = &["None", "Git"];
 /// The version of cargo-generate whose rules Kiln implements.
 const CARGO_GENERATE: Version = Version::new(0, 26, 0);
@@ -68,11 +75,12 @@ impl Rules {
     }
 }
 
-/// Rules that apply if a Rhai expression is true.
+/// Rules and options that apply if a Rhai expression is true.
 #[derive(Debug)]
 pub(crate) struct Conditional {
     pub expression: Spanned<String>,
     pub rules: Rules,
+    pub options: Vec<TemplateOption>,
 }
 
 /// A parsed `cargo-generate.toml`.
@@ -83,6 +91,14 @@ pub(crate) struct Config {
     pub conditionals: Vec<Conditional>,
     /// The version control of new projects.
     pub vcs: Option<Vcs>,
+    /// Whether Rust files are formatted, which is cargo-generate's default.
+    pub formats: bool,
+    /// The scripts that cargo-generate would run.
+    pub hooks: Vec<Hook>,
+    /// Why the template is refused, as far as this file tells.
+    pub faults: Vec<Error>,
+    /// Whether all options and conditions are valid, so that files can be checked against them.
+    pub whole: bool,
     /// The name of the file in messages.
     pub name: String,
     text: String,
@@ -92,34 +108,62 @@ impl Config {
     /// Parses the configuration `text`, which messages call `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let document = Document::new(name, text, Kind::Template);
-        let reader = Reader { document };
+        let reader = Reader {
+            document,
+            faults: RefCell::default(),
+            whole: Cell::new(true),
+        };
         let table = document.parse()?;
         let mut config = Self {
             options: Vec::new(),
             rules: Rules::default(),
             conditionals: Vec::new(),
             vcs: None,
+            formats: true,
+            hooks: Vec::new(),
+            faults: Vec::new(),
+            whole: true,
             name: name.to_owned(),
             text: text.to_owned(),
         };
-        let mut formats = true;
+        let mut formats_anyway = false;
         for (key, value) in &table {
             match key.get_ref().as_ref() {
-                "template" => formats = reader.template(value, &mut config)?,
-                "placeholders" => config.options = reader.options(value)?,
-                "conditional" => config.conditionals = reader.conditionals(value)?,
-                "hooks" => return Err(reader.unsupported(key, "hooks are not run by Kiln")),
-                _ => return Err(document.unknown_key(key, SECTIONS)),
+                "template" => {
+                    let read = reader.template(value, &mut config);
+                    reader.keep(read);
+                }
+                "placeholders" => {
+                    config.options = reader.all(reader.options(value));
+                }
+                "conditional" => {
+                    config.conditionals = reader.all(reader.conditionals(value));
+                }
+                "hooks" => {
+                    let read = hooks::read(&document, value);
+                    (config.hooks, formats_anyway) = reader.keep(read).unwrap_or_default();
+                }
+                _ => reader.fault(document.unknown_key(key, SECTIONS)),
             }
         }
-        if formats {
-            return Err(document
-                .error(format!(
-                    "`{name}` requests formatting of the generated files"
-                ))
-                .help("set `fmt = false` in `[template]` and format the files of the template"));
-        }
+        config.formats |= formats_anyway;
+        config.faults = reader.faults.take();
+        config.whole = reader.whole.get();
         Ok(config)
+    }
+
+    /// Every option, also those that only apply under a condition.
+    pub fn all_options(&self) -> impl Iterator<Item = &TemplateOption> {
+        let conditional = self.conditionals.iter().flat_map(|one| &one.options);
+        self.options.iter().chain(conditional)
+    }
+
+    /// The options that only apply under a condition, each with its condition.
+    pub fn conditional_options(&self) -> impl Iterator<Item = (&str, &TemplateOption)> {
+        self.conditionals.iter().flat_map(|one| {
+            let expression = one.expression.get_ref().as_str();
+            one.options.iter().map(move |option| (expression, option))
+        })
     }
 
     /// An error that points at `span` in the file.
@@ -132,32 +176,33 @@ impl Config {
         inside(&self.text, expression.get_ref(), expression.span(), at)
     }
 
-    /// Checks the regular expressions. Embedded templates skip this check, as it would take a large
-    /// part of the time of `kiln new`.
-    pub fn check_regexes(&self) -> Result<()> {
-        for option in &self.options {
-            let OptionKind::Text { regex: Some(regex) } = &option.kind else {
-                continue;
-            };
-            let Err(error) = regex_syntax::parse(regex) else {
-                continue;
-            };
-            let (why, at) = match &error {
-                regex_syntax::Error::Parse(error) => {
-                    (error.kind().to_string(), error.span().start.offset)
-                }
-                regex_syntax::Error::Translate(error) => {
-                    (error.kind().to_string(), error.span().start.offset)
-                }
-                other => (other.to_string(), 0),
-            };
-            let span = option.regex_span.clone().unwrap_or(option.span.clone());
-            let span = inside(&self.text, regex, span, at);
-            let message = format!("the regex of `{}` is invalid", option.name);
-            let error = self.error_at(span, message, &why);
-            return Err(error.help("use the syntax of the crate `regex`: https://docs.rs/regex"));
-        }
-        Ok(())
+    /// What is wrong with the regular expressions. Embedded templates skip this check, as it would
+    /// take a large part of the time of `kiln new`.
+    pub fn wrong_regexes(&self) -> impl Iterator<Item = Error> {
+        self.all_options()
+            .filter_map(|option| self.wrong_regex(option))
+    }
+
+    /// What is wrong with the regular expression of an option.
+    pub fn wrong_regex(&self, option: &TemplateOption) -> Option<Error> {
+        let OptionKind::Text { regex: Some(regex) } = &option.kind else {
+            return None;
+        };
+        let error = regex_syntax::parse(regex).err()?;
+        let (why, at) = match &error {
+            regex_syntax::Error::Parse(error) => {
+                (error.kind().to_string(), error.span().start.offset)
+            }
+            regex_syntax::Error::Translate(error) => {
+                (error.kind().to_string(), error.span().start.offset)
+            }
+            other => (other.to_string(), 0),
+        };
+        let span = option.regex_span.clone().unwrap_or(option.span.clone());
+        let span = inside(&self.text, regex, span, at);
+        let message = format!("the regex of `{}` is invalid", option.name);
+        let error = self.error_at(span, message, &why);
+        Some(error.help("use the syntax of the crate `regex`: https://docs.rs/regex"))
     }
 
     /// A matcher of the files to render.
@@ -278,37 +323,73 @@ fn inside(text: &str, value: &str, span: Range<usize>, at: usize) -> Range<usize
 
 struct Reader<'a> {
     document: Document<'a>,
+    /// The errors so far: all are reported at once.
+    faults: RefCell<Vec<Error>>,
+    /// Whether no option or condition is left out because of an error.
+    whole: Cell<bool>,
 }
 
 impl Reader<'_> {
+    fn fault(&self, error: Error) {
+        self.faults.borrow_mut().push(error);
+    }
+
+    /// The value of a result, whose error is kept.
+    fn keep<T>(&self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.fault(error)).ok()
+    }
+
+    /// The values of results, whose errors are kept.
+    fn all<T>(&self, results: Result<Vec<Result<T>>>) -> Vec<T> {
+        let results = self.keep(results);
+        let before = self.faults.borrow().len();
+        let failed = results.is_none();
+        let values = results.into_iter().flatten();
+        let values: Vec<T> = values.filter_map(|one| self.keep(one)).collect();
+        if failed || self.faults.borrow().len() > before {
+            self.whole.set(false);
+        }
+        values
+    }
+
     fn unsupported(&self, key: &Spanned<impl AsRef<str>>, message: &str) -> Error {
         self.document
             .error_at(key.span(), message, "not supported")
             .help("use options, `include`, `exclude`, `ignore` and `[conditional]` rules")
     }
 
-    /// Reads `[template]`; returns whether cargo-generate would format the output.
-    fn template(&self, value: &Place<'_>, config: &mut Config) -> Result<bool> {
-        let mut formats = true;
-        let rules = &mut config.rules;
+    /// Reads `[template]`.
+    fn template(&self, value: &Place<'_>, config: &mut Config) -> Result<()> {
         for (key, value) in self.document.table("template", value)? {
-            let name = key.get_ref().as_ref();
-            match name {
-                "include" => rules.include = Some(self.document.strings(name, value)?),
-                "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
-                "ignore" => rules.ignore = self.document.strings(name, value)?,
-                "fmt" => formats = self.document.boolean(name, value)?,
-                "cargo_generate_version" => self.check_version(name, value)?,
-                "vcs" => config.vcs = Some(self.vcs(name, value)?),
-                "init" if !self.document.boolean(name, value)? => {}
-                "init" => return Err(self.unsupported(key, "Kiln always creates a new folder")),
-                "sub_templates" => {
-                    return Err(self.unsupported(key, "Kiln does not support sub-templates"));
-                }
-                _ => return Err(self.document.unknown_key(key, TEMPLATE_KEYS)),
-            }
+            let read = self.template_key(key, value, config);
+            self.keep(read);
         }
-        Ok(formats)
+        Ok(())
+    }
+
+    /// Reads a key of `[template]`.
+    fn template_key(
+        &self,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Place<'_>,
+        config: &mut Config,
+    ) -> Result<()> {
+        let name = key.get_ref().as_ref();
+        let rules = &mut config.rules;
+        match name {
+            "include" => rules.include = Some(self.document.strings(name, value)?),
+            "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
+            "ignore" => rules.ignore = self.document.strings(name, value)?,
+            "fmt" => config.formats = self.document.boolean(name, value)?,
+            "cargo_generate_version" => self.check_version(name, value)?,
+            "vcs" => config.vcs = Some(self.vcs(name, value)?),
+            "init" if !self.document.boolean(name, value)? => {}
+            "init" => return Err(self.unsupported(key, "Kiln always creates a new folder")),
+            // They are chosen before this file is read; a chosen one may inherit it.
+            "sub_templates" => drop(self.document.strings(name, value)?),
+            _ => return Err(self.document.unknown_key(key, TEMPLATE_KEYS)),
+        }
+        Ok(())
     }
 
     /// Refuses templates that need another version of cargo-generate.
@@ -342,50 +423,51 @@ impl Reader<'_> {
         }
     }
 
-    fn conditionals(&self, value: &Place<'_>) -> Result<Vec<Conditional>> {
+    fn conditionals(&self, value: &Place<'_>) -> Result<Vec<Result<Conditional>>> {
         let table = self.document.table("conditional", value)?;
-        table
-            .iter()
-            .map(|(key, value)| {
-                let expression = Spanned::new(key.span(), key.get_ref().to_string());
-                let rules = self.rules(self.document.table(expression.get_ref(), value)?)?;
-                Ok(Conditional { expression, rules })
+        let read = table.iter().map(|(key, value)| {
+            let expression = Spanned::new(key.span(), key.get_ref().to_string());
+            let table = self.document.table(expression.get_ref(), value)?;
+            let (rules, options) = self.rules(table);
+            Ok(Conditional {
+                expression,
+                rules,
+                options,
             })
-            .collect()
+        });
+        Ok(read.collect())
     }
 
-    fn rules(&self, table: &DeTable<'_>) -> Result<Rules> {
+    /// The rules and options of a condition; errors are kept.
+    fn rules(&self, table: &DeTable<'_>) -> (Rules, Vec<TemplateOption>) {
         let mut rules = Rules::default();
+        let mut options = Vec::new();
         for (key, value) in table {
             let name = key.get_ref().as_ref();
+            let strings = || self.keep(self.document.strings(name, value));
             match name {
-                "include" => rules.include = Some(self.document.strings(name, value)?),
-                "exclude" => rules.exclude = Some(self.document.strings(name, value)?),
-                "ignore" => rules.ignore = self.document.strings(name, value)?,
-                "placeholders" => {
-                    return Err(self.unsupported(key, "Kiln does not support conditional options"));
-                }
-                _ => return Err(self.document.unknown_key(key, RULE_KEYS)),
+                "include" => rules.include = strings(),
+                "exclude" => rules.exclude = strings(),
+                "ignore" => rules.ignore = strings().unwrap_or_default(),
+                "placeholders" => options = self.all(self.options(value)),
+                _ => self.fault(self.document.unknown_key(key, RULE_KEYS)),
             }
         }
-        Ok(rules)
+        (rules, options)
     }
 
-    fn options(&self, value: &Place<'_>) -> Result<Vec<TemplateOption>> {
+    fn options(&self, value: &Place<'_>) -> Result<Vec<Result<TemplateOption>>> {
         let table = self.document.table("placeholders", value)?;
-        table
-            .iter()
-            .map(|(key, value)| {
-                let name = key.get_ref().as_ref();
-                if BUILT_IN.contains(&name) {
-                    let message =
-                        format!("`{name}` is a built-in variable and cannot be an option");
-                    let error = self.document.error_at(key.span(), message, "built in");
-                    return Err(error.help("give the option another name"));
-                }
-                self.option(key, self.document.table(name, value)?)
-            })
-            .collect()
+        let read = table.iter().map(|(key, value)| {
+            let name = key.get_ref().as_ref();
+            if BUILT_IN.contains(&name) {
+                let message = format!("`{name}` is a built-in variable and cannot be an option");
+                let error = self.document.error_at(key.span(), message, "built in");
+                return Err(error.help("give the option another name"));
+            }
+            self.option(key, self.document.table(name, value)?)
+        });
+        Ok(read.collect())
     }
 
     fn option(
@@ -414,10 +496,16 @@ impl Reader<'_> {
         let default = default
             .map(|value| self.default(&kind, value))
             .transpose()?;
+        let mut kind = kind;
+        let help = match table.get("help") {
+            Some(help) => self.help(help, &mut kind)?,
+            None => None,
+        };
         Ok(TemplateOption {
             name: name.get_ref().as_ref().to_owned(),
             prompt,
             kind,
+            help,
             default,
             span: name.span(),
             regex_span: table.get("regex").map(Place::span),
@@ -461,6 +549,31 @@ impl Reader<'_> {
         }
     }
 
+    /// Reads `help`: a line about the option, or a table with a line for each choice. cargo-generate
+    /// ignores it.
+    fn help(&self, value: &Place<'_>, kind: &mut OptionKind) -> Result<Option<String>> {
+        let Some(table) = value.get_ref().as_table() else {
+            return self.document.string("help", value).map(Some);
+        };
+        let choices = match kind {
+            OptionKind::Choice(choices) | OptionKind::List(choices) => choices.as_mut_slice(),
+            OptionKind::Text { .. } | OptionKind::Flag => &mut [],
+        };
+        for (key, line) in table {
+            let name = key.get_ref().as_ref();
+            let line = self.document.string(name, line)?;
+            let Some(choice) = choices.iter_mut().find(|one| one.value == name) else {
+                let message = format!("`{name}` is not a choice of the option");
+                let error = self.document.error_at(key.span(), message, "no choice");
+                let values = choices.iter().map(|one| one.value.as_str());
+                let values: Vec<_> = values.collect();
+                return Err(error.help(suggest(name, values, "its choices")));
+            };
+            choice.help = Some(line);
+        }
+        Ok(None)
+    }
+
     fn choices(&self, value: &Place<'_>) -> Result<Vec<Choice>> {
         let array = value.get_ref().as_array();
         let array = array.ok_or_else(|| self.document.wrong_type("choices", value, "an array"))?;
@@ -478,7 +591,11 @@ impl Reader<'_> {
         let Some(table) = value.get_ref().as_table() else {
             let value = self.document.string("choices", value)?;
             let label = value.clone();
-            return Ok(Choice { value, label });
+            return Ok(Choice {
+                value,
+                label,
+                help: None,
+            });
         };
         for key in table.keys() {
             if !CHOICE_KEYS.contains(&key.get_ref().as_ref()) {
@@ -499,6 +616,7 @@ impl Reader<'_> {
         Ok(Choice {
             label: label.unwrap_or_else(|| value.clone()),
             value,
+            help: None,
         })
     }
 

@@ -4,13 +4,18 @@
 //! Kiln's own template, and [`history`] the templates of earlier releases.
 
 pub mod answers;
-mod check;
+pub(crate) mod applicable;
+pub(crate) mod conditions;
 pub(crate) mod config;
 pub(crate) mod embedded;
 pub mod example;
+mod genignore;
 pub mod history;
+mod hooks;
+mod locate;
 pub mod option;
-mod portable;
+pub(crate) mod portable;
+pub(crate) mod scripts;
 pub(crate) mod tags;
 pub(crate) mod values;
 pub(crate) mod variables;
@@ -19,11 +24,13 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use config::{Config, parents};
 use embedded::{Files, TEMPLATE};
+use genignore::{Genignore, IGNORE_FILE};
+use locate::Found;
 use option::TemplateOption;
 
 use crate::{
@@ -34,9 +41,11 @@ use crate::{
 pub use config::{CONFIG_FILE, Vcs};
 
 /// The suffix of template files; one is stripped from each name.
-const LIQUID: &str = ".liquid";
+pub(crate) const LIQUID: &str = ".liquid";
 /// Files at the root of a template that cargo-generate deletes.
-const NOT_OUTPUT: [&str; 2] = [CONFIG_FILE, ".cargo-ok"];
+pub(crate) const NOT_OUTPUT: [&str; 3] = [CONFIG_FILE, ".cargo-ok", IGNORE_FILE];
+/// Maximum number of files of a template without `cargo-generate.toml`, which may be a mistake.
+const MOST_FILES: usize = 20_000;
 /// The first bytes of a `CACHEDIR.TAG`, which marks a build folder.
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
@@ -56,11 +65,39 @@ pub struct TemplateFile {
 /// A template that can be rendered.
 #[derive(Debug)]
 pub struct Template {
+    pub(crate) files: Vec<TemplateFile>,
+    pub(crate) folders: BTreeSet<String>,
+    pub(crate) config: Config,
+    /// The first entry that is neither a file nor a folder, such as a symbolic link.
+    pub(crate) special: Option<String>,
+    /// Whether mistakes that cargo-generate renders are errors.
+    strict: bool,
+    /// What is left out of the template, for people.
+    pub(crate) notes: Vec<String>,
+    /// Whether a file may run a Rhai script as a filter.
+    has_scripts: bool,
+}
+
+/// The parts of a template, before its configuration is read.
+struct Parts {
+    label: String,
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
-    config: Config,
-    /// The first entry that is neither a file nor a folder, such as a symbolic link.
     special: Option<String>,
+    /// The configuration of a sub-template that has none of its own.
+    inherited: Option<TemplateFile>,
+}
+
+/// How the template in a folder is read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reading<'l> {
+    /// The folder in messages, if not its path.
+    pub label: Option<&'l str>,
+    /// Mistakes that cargo-generate renders are warnings, not errors: unknown variables, and files
+    /// that cannot be rendered, which are copied.
+    pub lenient: bool,
+    /// The scripts that cargo-generate would run are left out, with warnings, not errors.
+    pub skip_hooks: bool,
 }
 
 impl Template {
@@ -77,63 +114,116 @@ impl Template {
         let files = files.iter().map(|(path, contents, executable)| {
             file(label, path, Cow::Borrowed(*contents), *executable)
         });
-        Self::new(label, files.collect(), BTreeSet::new(), None)
+        let parts = Parts {
+            label: label.to_owned(),
+            files: files.collect(),
+            folders: BTreeSet::new(),
+            special: None,
+            inherited: None,
+        };
+        let (template, faults) = Self::new(parts, Reading::default())?;
+        Error::of_reasons(label, faults)?;
+        Ok(template)
     }
 
-    /// Reads the template in a folder. [`Template::check`] finds further mistakes.
+    /// The folders of the templates in `folder`, below it, if there are several to choose from.
     ///
     /// # Errors
-    /// The folder cannot be read, or the template is invalid or uses a feature that Kiln does not support.
-    pub fn from_folder(folder: &Path) -> Result<Self> {
-        if !holds_config(folder) {
-            let found = inner(&folders_in(folder)?);
-            let inner = found
-                .as_deref()
-                .and_then(|inner| inner.strip_prefix(folder).ok());
-            return Err(no_config(&folder.display().to_string(), inner));
+    /// A folder cannot be read, or `sub_templates` is wrong.
+    pub fn choices(folder: &Path) -> Result<Vec<String>> {
+        match locate::find(folder, &folder.display().to_string())? {
+            Found::One(_) => Ok(Vec::new()),
+            Found::Several(choices) => Ok(choices),
         }
+    }
+
+    /// Reads the template in a folder, and says why it is refused as far as its configuration tells.
+    ///
+    /// # Errors
+    /// The folder cannot be read or has several templates, or its configuration is not TOML.
+    pub(crate) fn parse_folder(folder: &Path, reading: Reading<'_>) -> Result<(Self, Vec<Error>)> {
+        let own = folder.display().to_string();
+        let label = reading.label.unwrap_or(&own);
+        let place = match locate::find(folder, label)? {
+            Found::One(place) => place,
+            Found::Several(choices) => return Err(locate::several(label, &choices)),
+        };
         let mut reader = FolderReader {
-            label: folder.display().to_string(),
+            label: match slashed(place.folder.strip_prefix(folder).unwrap_or(Path::new(""))) {
+                below if below.is_empty() => label.to_owned(),
+                below => format!("{}/{below}", label.trim_end_matches('/')),
+            },
             files: Vec::new(),
             folders: BTreeSet::new(),
             special: None,
         };
-        reader.read(folder, "")?;
-        let template = Self::new(&reader.label, reader.files, reader.folders, reader.special)?;
-        template.config.check_regexes()?;
-        Ok(template)
+        reader.read(&place.folder, "")?;
+        if reader.files.is_empty() {
+            return Err(no_files(&reader.label));
+        }
+        let has_own = |file: &TemplateFile| file.path == CONFIG_FILE;
+        if reader.files.len() > MOST_FILES && !reader.files.iter().any(has_own) {
+            return Err(too_many(&reader.label));
+        }
+        let inherited = place.inherited.as_deref().map(inherited).transpose()?;
+        let parts = Parts {
+            label: reader.label,
+            files: reader.files,
+            folders: reader.folders,
+            special: reader.special,
+            inherited,
+        };
+        let (template, mut faults) = Self::new(parts, reading)?;
+        faults.extend(template.config.wrong_regexes());
+        Ok((template, faults))
     }
 
-    fn new(
-        label: &str,
-        files: Vec<TemplateFile>,
-        folders: BTreeSet<String>,
-        special: Option<String>,
-    ) -> Result<Self> {
-        let mut files = without_twins(files);
-        let config = files
-            .remove(CONFIG_FILE)
-            .ok_or_else(|| no_config(label, None))?;
-        if files.contains_key(".genignore") {
-            return Err(Error::template(format!(
-                "`{label}` has a `.genignore`, which Kiln does not support"
-            ))
-            .help("list its entries as `ignore` in the `[template]` table instead"));
+    /// The template, and why it is refused as far as its configuration tells.
+    fn new(parts: Parts, reading: Reading<'_>) -> Result<(Self, Vec<Error>)> {
+        let mut files = without_twins(parts.files);
+        let mut all = parts.folders;
+        let mut notes = Vec::new();
+        let own = files.remove(CONFIG_FILE);
+        let mut config = match own.or(parts.inherited) {
+            Some(config) => {
+                let text = str::from_utf8(&config.contents)
+                    .map_err(|_| not_utf8(&config).help("save it as UTF-8; it is TOML"))?;
+                Config::parse(&config.source, text)?
+            }
+            None => Config::parse(&format!("{}/{CONFIG_FILE}", parts.label), "")?,
+        };
+        let mut faults = std::mem::take(&mut config.faults);
+        for hook in &config.hooks {
+            match reading.skip_hooks || hook.is_harmless(&files) {
+                false => faults.push(hook.refusal(&config, &files)),
+                true => notes.push(hook.skipped(&files)),
+            }
         }
-        let text = str::from_utf8(&config.contents)
-            .map_err(|_| not_utf8(&config).help("save it as UTF-8; it is TOML"))?;
-        let config = Config::parse(&config.source, text)?;
+        // As in cargo-generate, they are not part of the project.
+        for hook in &config.hooks {
+            files.remove(&hook.plain_path());
+        }
+        Genignore::of(&files, &mut notes).apply(&mut files, &mut all);
         files.retain(|path, _| !NOT_OUTPUT.contains(&path.as_str()));
-        let mut all = folders;
         for path in files.keys() {
             all.extend(parents(path).map(str::to_owned));
         }
-        Ok(Self {
-            files: files.into_values().collect(),
+        let files: Vec<_> = files.into_values().collect();
+        let template = Self {
+            has_scripts: files.iter().any(may_run_scripts),
+            files,
             folders: all,
             config,
-            special,
-        })
+            special: parts.special,
+            strict: !reading.lenient,
+            notes,
+        };
+        Ok((template, faults))
+    }
+
+    /// Whether mistakes that cargo-generate renders are errors.
+    pub fn is_strict(&self) -> bool {
+        self.strict
     }
 
     /// The files, ordered by path.
@@ -146,14 +236,31 @@ impl Template {
         &self.folders
     }
 
-    /// The options, in their order in `cargo-generate.toml`.
+    /// The options, in their order in `cargo-generate.toml`, without those of conditions.
     pub fn options(&self) -> &[TemplateOption] {
         &self.config.options
     }
 
-    /// The option called `name`.
+    /// The options that only apply if a condition holds, each with its condition, in the order of
+    /// `cargo-generate.toml`. Several conditions may define an option of the same name.
+    pub fn conditional_options(&self) -> impl Iterator<Item = (&str, &TemplateOption)> {
+        self.config.conditional_options()
+    }
+
+    /// The option called `name`; if several conditions define it, the first.
     pub fn option(&self, name: &str) -> Option<&TemplateOption> {
-        self.options().iter().find(|option| option.name == name)
+        self.definitions(name).next()
+    }
+
+    /// All definitions of the option called `name`.
+    pub(crate) fn definitions(&self, name: &str) -> impl Iterator<Item = &TemplateOption> {
+        let all = self.config.all_options();
+        all.filter(move |option| option.name == name)
+    }
+
+    /// Whether a file may run a Rhai script as a filter.
+    pub(crate) fn has_scripts(&self) -> bool {
+        self.has_scripts
     }
 
     /// The version control of new projects.
@@ -166,52 +273,36 @@ impl Template {
     }
 }
 
-/// Whether a folder has a `cargo-generate.toml`.
-fn holds_config(folder: &Path) -> bool {
-    let names = [CONFIG_FILE.to_owned(), format!("{CONFIG_FILE}{LIQUID}")];
-    let is_file = |name| fs::symlink_metadata(folder.join(name)).is_ok_and(|it| it.is_file());
-    names.iter().any(is_file)
+/// The configuration at `path`, above the folder of a sub-template.
+fn inherited(path: &Path) -> Result<TemplateFile> {
+    let contents = fs::read(path).map_err(|cause| Error::io("read", path, cause))?;
+    Ok(TemplateFile {
+        path: CONFIG_FILE.to_owned(),
+        source: path.display().to_string(),
+        contents: Cow::Owned(contents),
+        executable: false,
+    })
 }
 
-/// The subfolders of a folder, ordered by name, without `.git` and build folders.
-fn folders_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |cause| Error::io("read the folder", folder, cause);
-    let mut folders = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder && entry.file_name() != ".git" && !is_build_folder(&entry.path()) {
-            folders.push(entry.path());
-        }
-    }
-    folders.sort();
-    Ok(folders)
+/// Whether a file or its name may have the filter `rhai`.
+fn may_run_scripts(file: &TemplateFile) -> bool {
+    // The word first: it is rare, and code is full of braces.
+    let mentions =
+        |text: &[u8]| memchr::memmem::find(text, b"rhai").is_some() && tags::has_liquid(text);
+    mentions(&file.contents) || mentions(file.path.as_bytes())
 }
 
-/// The first template in these folders or one level below. The search goes no deeper, as other
-/// folders may be large, and skips folders that cannot be read.
-fn inner(folders: &[PathBuf]) -> Option<PathBuf> {
-    let found = folders.iter().find(|folder| holds_config(folder));
-    let below = || {
-        let mut below = folders.iter().filter_map(|folder| folders_in(folder).ok());
-        below.find_map(|folders| folders.into_iter().find(|folder| holds_config(folder)))
-    };
-    found.cloned().or_else(below)
+fn no_files(label: &str) -> Error {
+    Error::template(format!("`{label}` has no files")).help(
+        "give the folder of a template: its files, and its options in a `cargo-generate.toml`",
+    )
 }
 
-/// An error for a folder without `cargo-generate.toml`; `inner` is a template found below it.
-fn no_config(label: &str, inner: Option<&Path>) -> Error {
-    let error = Error::template(format!("`{label}` has no `{CONFIG_FILE}`"));
-    match inner {
-        Some(inner) => {
-            let folder = format!("{}/{}", label.trim_end_matches('/'), slashed(inner));
-            error.help(format!("there is a template in `{folder}`"))
-        }
-        None => error.help(
-            "a template needs this file for its options and rules; an empty `[placeholders]`, \
-             and `[template]` with `fmt = false`, are enough",
-        ),
-    }
+fn too_many(label: &str) -> Error {
+    let message = format!("`{label}` has no `{CONFIG_FILE}` and more than {MOST_FILES} files");
+    Error::template(message).help(
+        "give the folder of the template; if it is this one, add the file, which may be empty",
+    )
 }
 
 pub(crate) fn not_utf8(file: &TemplateFile) -> Error {

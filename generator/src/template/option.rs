@@ -25,6 +25,8 @@ pub struct Choice {
     pub value: String,
     /// The label in the wizard.
     pub label: String,
+    /// A line that explains it.
+    pub help: Option<String>,
 }
 
 /// The type of an option.
@@ -73,6 +75,8 @@ pub struct TemplateOption {
     pub prompt: String,
     /// The type.
     pub kind: OptionKind,
+    /// A line that explains it; of a text, in words what it may be.
+    pub help: Option<String>,
     /// The default value.
     pub default: Option<Value>,
     /// The span of the option in `cargo-generate.toml`.
@@ -129,12 +133,21 @@ impl TemplateOption {
                     .help("use the syntax of the crate `regex`: https://docs.rs/regex")
             })?;
             if !compiled.is_match(given) {
-                return Err(
-                    self.refuse(given, &format!("the value must match the regex `{regex}`"))
-                );
+                return Err(self.refuse(given, &format!("give {}", self.form(regex))));
             }
         }
         Ok(Value::Text(given.to_owned()))
+    }
+
+    /// In words, what the regular expression of the option requires.
+    pub(crate) fn form(&self, regex: &str) -> String {
+        match (&self.help, &self.default) {
+            (Some(help), _) => help.clone(),
+            (None, Some(example)) if is_match(regex, &example.to_string()) => {
+                format!("text in the form of `{example}`, with the regex `{regex}`")
+            }
+            (None, _) => format!("text in the template's form, with the regex `{regex}`"),
+        }
     }
 
     fn check_choice(&self, given: &str, choices: &[Choice]) -> Result<()> {
@@ -152,6 +165,10 @@ impl TemplateOption {
         ))
         .help(why.to_owned())
     }
+}
+
+fn is_match(regex: &str, text: &str) -> bool {
+    Regex::new(regex).is_ok_and(|regex| regex.is_match(text))
 }
 
 fn subset(choices: &[Choice], set: usize) -> Vec<String> {

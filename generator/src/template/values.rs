@@ -52,13 +52,18 @@ fn parse_define(template: &Template, define: &str) -> Result<(String, Value)> {
         here(error, define, "no `=`").help(format!("write `--define {key}=VALUE`"))
     })?;
     let (key, value) = (key.trim(), value.trim_start());
-    let option = template
-        .option(key)
+    let parsed = parse(template, key, value)
         .ok_or_else(|| here(unknown_option(template, key), key, "no option"))?;
-    let value = option
-        .parse(value)
-        .map_err(|error| here(error, value, "this value"))?;
+    let value = parsed.map_err(|error| here(error, value, "this value"))?;
     Ok((key.to_owned(), value))
+}
+
+/// Parses a value of the option `key`; `None` if there is none. If several conditions define the
+/// option, one that accepts the value decides; the answers are checked against the one that applies.
+pub(crate) fn parse(template: &Template, key: &str, value: &str) -> Option<Result<Value>> {
+    let mut parsed = template.definitions(key).map(|option| option.parse(value));
+    let first = parsed.next()?;
+    Some(first.or_else(|error| parsed.find_map(Result::ok).ok_or(error)))
 }
 
 fn read_file(template: &Template, path: &Path) -> Result<Values> {
@@ -98,16 +103,33 @@ pub(crate) fn read_table(
     let mut values = Values::new();
     for (key, place) in table {
         let name = key.get_ref().as_ref();
-        let Some(option) = template.option(name) else {
-            let names = template.options().iter().map(|option| option.name.as_str());
+        if template.option(name).is_none() {
+            let names: Vec<_> = template.config().all_options().collect();
+            let names = names.iter().map(|option| option.name.as_str());
             let message = format!("there is no option `{name}`");
             return Err(document
                 .error_at(key.span(), message, "no option")
                 .help(suggest(name, names, "the options")));
-        };
-        values.insert(name.to_owned(), read_value(document, option, place)?);
+        }
+        values.insert(name.to_owned(), read_any(document, template, name, place)?);
     }
     Ok(values)
+}
+
+/// Reads the value of the option called `name`, which several conditions may define.
+fn read_any(
+    document: &Document<'_>,
+    template: &Template,
+    name: &str,
+    place: &Place<'_>,
+) -> Result<Value> {
+    let mut read = template
+        .definitions(name)
+        .map(|option| read_value(document, option, place));
+    let first = read
+        .next()
+        .unwrap_or_else(|| Err(unknown_option(template, name)));
+    first.or_else(|error| read.find_map(Result::ok).ok_or(error))
 }
 
 /// Reads the value of one option.

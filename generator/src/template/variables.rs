@@ -4,7 +4,7 @@ use std::{
     cell::{OnceCell, RefCell},
     collections::{BTreeMap, BTreeSet},
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -13,7 +13,10 @@ use liquid::{
     model::{DisplayCow, KStringCow, State, Value},
 };
 
-use super::{answers::Answers, option::Value as Answer};
+use super::{
+    answers::Answers,
+    option::{TemplateOption, Value as Answer},
+};
 
 /// The variables of one rendering. Variables that depend on the machine are resolved lazily.
 #[derive(Debug)]
@@ -23,6 +26,11 @@ pub(crate) struct Variables {
     authors: OnceCell<Option<[Value; 2]>>,
     within: OnceCell<Value>,
     unknown: RefCell<BTreeSet<String>>,
+    /// Unknown variables that are empty, as in cargo-generate.
+    supplied: RefCell<BTreeSet<String>>,
+    empty: Value,
+    /// Options that do not apply.
+    absent: BTreeSet<String>,
 }
 
 impl Variables {
@@ -50,7 +58,25 @@ impl Variables {
             authors: OnceCell::new(),
             within: OnceCell::new(),
             unknown: RefCell::default(),
+            supplied: RefCell::default(),
+            empty: text(""),
+            absent: BTreeSet::new(),
         }
+    }
+
+    /// The same variables, knowing which of these conditional options do not apply: they are no
+    /// unknown variables.
+    pub fn without<'o>(mut self, options: impl Iterator<Item = &'o TemplateOption>) -> Self {
+        let names = options.map(|option| option.name.clone());
+        self.absent = names
+            .filter(|name| !self.known.contains_key(name))
+            .collect();
+        self
+    }
+
+    /// Whether `name` is an option that does not apply.
+    pub fn is_absent(&self, name: &str) -> bool {
+        self.absent.contains(name)
     }
 
     /// The same variables with a fixed author: name with address, and name.
@@ -96,6 +122,21 @@ impl Variables {
     /// The names of unknown variables that were requested since the last call.
     pub fn take_unknown(&self) -> BTreeSet<String> {
         self.unknown.take()
+    }
+
+    /// Makes an unknown variable an empty text from now on. False if it is one already.
+    pub fn supply(&self, name: &str) -> bool {
+        self.supplied.borrow_mut().insert(name.to_owned())
+    }
+
+    /// Whether a variable is one of those that are empty because they are unknown.
+    pub fn is_supplied(&self, name: &str) -> bool {
+        self.supplied.borrow().contains(name)
+    }
+
+    /// The folder of the project.
+    pub fn destination(&self) -> &Path {
+        &self.destination
     }
 
     fn authors(&self) -> Option<&[Value; 2]> {
@@ -206,13 +247,15 @@ impl ObjectView for Variables {
 
     fn contains_key(&self, name: &str) -> bool {
         let known = self.value(name).is_some();
-        if !known {
+        if !known && !self.is_absent(name) {
             self.unknown.borrow_mut().insert(name.to_owned());
         }
-        known
+        known || self.is_supplied(name)
     }
 
     fn get<'s>(&'s self, name: &str) -> Option<&'s dyn ValueView> {
-        self.value(name).map(|value| value as &dyn ValueView)
+        let supplied = || self.is_supplied(name).then_some(&self.empty);
+        let value = self.value(name).or_else(supplied);
+        value.map(|value| value as &dyn ValueView)
     }
 }

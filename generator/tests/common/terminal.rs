@@ -48,10 +48,16 @@ impl Terminal {
 
     /// Starts the binary with environment variables.
     pub fn start_with(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let kiln = env!("CARGO_BIN_EXE_kiln");
+        Self::run(folder, kiln, args, variables)
+    }
+
+    /// Starts a program with environment variables.
+    pub fn run(folder: &Path, program: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("sh");
         command
             .args(["-c", START])
-            .arg(env!("CARGO_BIN_EXE_kiln"))
+            .arg(program)
             .args(args)
             .current_dir(folder);
         for variable in [
@@ -65,7 +71,9 @@ impl Terminal {
             command.env_remove(variable);
         }
         command.envs(variables.iter().copied());
-        let process = PtyProcess::new(command).unwrap();
+        let mut process = PtyProcess::new(command).unwrap();
+        // Interactive shells ignore the signal that ends other programs.
+        process.set_kill_timeout(Some(1_000));
         let keyboard = process.get_file_handle().unwrap();
         let mut output = process.get_file_handle().unwrap();
         let shown = Arc::new(Mutex::new(Shown {

@@ -94,6 +94,7 @@ pub fn engine_on_disk(folder: &Path) -> String {
     engine_hash(&Rendered {
         files: files.collect(),
         folders: Vec::new(),
+        warnings: Vec::new(),
     })
 }
 

@@ -34,6 +34,7 @@
 // Tests read as they like: see `clippy.toml`.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod anomalies;
 mod bytes;
 pub mod checkpoint;
 pub mod comm;

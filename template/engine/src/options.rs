@@ -5,7 +5,12 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{checkpoint::Which, comm::CrossDevice, ema::Weights, precision::Precision};
+use crate::{
+    checkpoint::Which,
+    comm::{CrossDevice, ExchangePrecision},
+    ema::Weights,
+    precision::Precision,
+};
 
 /// The exit statuses, for the help text.
 pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line or configuration file, and \
@@ -67,6 +72,11 @@ pub struct Options {
     #[arg(long, global = true, value_enum)]
     pub cross_device_ops: Option<CrossDevice>,
 
+    /// Precision of the gradients that replicas send to each other and to a parameter server; in bfloat16, half the
+    /// bytes between processes. Gradients are accumulated and summed in float32.
+    #[arg(long, global = true, value_enum, default_value_t = ExchangePrecision::Float32)]
+    pub exchange_precision: ExchangePrecision,
+
     /// Maximum staleness of gradients with `parameter-server`, in updates [default: twice the replicas].
     #[arg(long, global = true, value_name = "N")]
     pub max_staleness: Option<usize>,
@@ -79,8 +89,9 @@ pub struct Options {
     #[arg(long, global = true)]
     pub check_replicas: bool,
 
-    /// Check losses and gradients on each replica after each backward pass, and stop if one is not finite,
-    /// naming the first parameter, whatever TODO(train.gradients) chose; slow.
+    /// Check what passes through layers and losses, forward and backward, on each replica, and stop if it is not
+    /// finite, naming the first layer, the example and the first parameter, whatever TODO(train.gradients) chose;
+    /// slow.
     #[arg(long, global = true)]
     pub detect_anomalies: bool,
 

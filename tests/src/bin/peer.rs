@@ -1,15 +1,15 @@
 //! Renders a template with the library of cargo-generate or of Kiln. It runs as a separate process,
 //! as cargo-generate reads values from the environment and from the user's configuration.
 //!
-//! Arguments: `cargo-generate` or `kiln`, the template's folder, the parent folder of the project,
-//! the project's name, and a `key=value` for every option.
+//! Arguments: `cargo-generate` or `kiln`, the template's folder (`FOLDER//SUB` for a sub-template), the
+//! parent folder of the project, the project's name, and a `key=value` for every option.
 
 use std::{error::Error, path::PathBuf};
 
 use cargo_generate::{GenerateArgs, TemplatePath, Vcs};
 use kiln::{
     name::Name,
-    template::{Template, answers::Answers},
+    template::{Reading, Template, answers::Answers},
 };
 
 fn main() {
@@ -37,9 +37,14 @@ fn cargo_generate(
     name: String,
     define: Vec<String>,
 ) -> Result<(), Box<dyn Error>> {
+    let (folder, sub) = match template.split_once("//") {
+        Some((folder, sub)) => (folder.to_owned(), Some(sub.to_owned())),
+        None => (template, None),
+    };
     cargo_generate::generate(GenerateArgs {
         template_path: TemplatePath {
-            path: Some(template),
+            path: Some(folder),
+            auto_path: sub,
             ..TemplatePath::default()
         },
         destination: Some(destination),
@@ -61,7 +66,12 @@ fn kiln(
     name: &str,
     defines: &Vec<String>,
 ) -> Result<(), Box<dyn Error>> {
-    let template = Template::from_folder(&template)?;
+    let reading = Reading {
+        lenient: true,
+        skip_hooks: true,
+        ..Reading::default()
+    };
+    let template = Template::read(&template, reading)?;
     let name = Name::parse(name)?;
     let folder = destination.join(name.package());
     let mut answers = Answers::defaults(&template, name)?;

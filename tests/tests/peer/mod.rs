@@ -1,5 +1,8 @@
 //! Runs the library of cargo-generate or of Kiln in a process isolated from the user's environment.
 
+#[allow(dead_code, reason = "not every test that has this module uses it")]
+pub mod folders;
+
 use std::{path::Path, process::Command};
 
 use kiln::template::answers::Answers;
@@ -48,12 +51,30 @@ impl Peer {
         defines: &[String],
     ) -> Result<Tree, String> {
         let folder = tempfile::tempdir().unwrap();
+        let tree = self.generate_in(tool, template, folder.path(), name, defines)?;
+        let made = tree.keys().next().expect("a project").clone();
+        let prefix = format!("{made}/");
+        let inner = tree
+            .into_iter()
+            .filter_map(|(path, entry)| Some((path.strip_prefix(&prefix)?.to_owned(), entry)));
+        Ok(inner.collect())
+    }
+
+    /// The files in `folder` after a tool rendered a project there, or its error message.
+    pub fn generate_in(
+        &self,
+        tool: Tool,
+        template: &Path,
+        folder: &Path,
+        name: &str,
+        defines: &[String],
+    ) -> Result<Tree, String> {
         let output = Command::new(env!("CARGO_BIN_EXE_peer"))
             .arg(match tool {
                 Tool::CargoGenerate => "cargo-generate",
                 Tool::Kiln => "kiln",
             })
-            .args([template, folder.path()])
+            .args([template, folder])
             .arg(name)
             .args(defines)
             .env_clear()
@@ -64,22 +85,17 @@ impl Peer {
             .env("GIT_AUTHOR_NAME", "Somebody")
             .env("GIT_AUTHOR_EMAIL", "<somebody@example.org>")
             .envs(self.env.iter().map(|(key, value)| (key, value)))
-            .current_dir(folder.path())
+            .current_dir(folder)
             .output()
             .unwrap();
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        let tree = read_tree(folder.path()).unwrap();
-        let made = tree.keys().next().expect("a project").clone();
-        let prefix = format!("{made}/");
-        let inner = tree
-            .into_iter()
-            .filter_map(|(path, entry)| Some((path.strip_prefix(&prefix)?.to_owned(), entry)));
-        Ok(inner.collect())
+        Ok(read_tree(folder).unwrap())
     }
 
     /// The files rendered from valid answers.
+    #[allow(dead_code, reason = "not every test that has this module answers")]
     pub fn render(&self, tool: Tool, template: &Path, answers: &Answers) -> Tree {
         let defines: Vec<_> = answers
             .values()
@@ -92,6 +108,7 @@ impl Peer {
 }
 
 /// Checks that both tools render the same files from these answers.
+#[allow(dead_code, reason = "not every test that has this module answers")]
 pub fn assert_same(peer: &Peer, template: &Path, answers: &Answers) {
     let theirs = peer.render(Tool::CargoGenerate, template, answers);
     let ours = peer.render(Tool::Kiln, template, answers);

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::project::workspace::Choice;
+use crate::{cli::source::VersionArgs, project::workspace::Choice};
 
 /// Arguments of `kiln new`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct NewArgs {
     /// Name of the project, converted to kebab-case if it has capitals, or the path of its folder,
     /// whose last part is the name; `.` is the current folder. If missing, a prompt asks for it
@@ -21,13 +21,22 @@ pub struct NewArgs {
     /// Create the project of a worked example; `kiln examples` lists them
     #[arg(long, value_name = "EXAMPLE")]
     pub example: Option<String>,
-    /// Render the template in a folder, such as your team's, instead of Kiln's own
-    #[arg(long, value_name = "FOLDER", conflicts_with = "example", value_parser = crate::cli::folder::PathParser)]
+    /// Render another template, such as your team's, instead of Kiln's own: a folder, the URL of a
+    /// Git repository, OWNER/NAME on GitHub, or a favourite of `kiln templates`
+    #[arg(long, value_name = "TEMPLATE", conflicts_with = "example", value_parser = crate::cli::folder::PathParser)]
     pub template: Option<PathBuf>,
+    /// Refuse mistakes in the template that cargo-generate renders, such as unknown variables; without
+    /// it, they are warnings
+    #[arg(long, requires = "template")]
+    pub strict: bool,
+    /// Render the template without its hooks: the scripts that cargo-generate would run
+    #[arg(long, requires = "template")]
+    pub skip_hooks: bool,
     /// Set an option; takes precedence over --example, --values and prompts
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub define: Vec<String>,
-    /// Set options from a TOML file, at its top level or under [values]
+    /// Set options from a TOML file, at its top level or under [values], or from the `.kiln.toml` of
+    /// another project
     #[arg(long, value_name = "FILE", value_parser = crate::cli::folder::PathParser)]
     pub values: Option<PathBuf>,
     /// Replace files in the folder that the template has too. Without it, an existing README.md is
@@ -50,6 +59,8 @@ pub struct NewArgs {
     /// Build and train the project
     #[arg(long)]
     pub train: bool,
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// What a Cargo workspace above does with a new project.

@@ -1,12 +1,15 @@
 //! `kiln new`: creates a project.
 
 mod args;
+mod choose;
+mod line;
 mod order;
 mod place;
 mod plain;
 mod prompt;
 mod quote;
 mod report;
+mod screen;
 mod summary;
 mod wizard;
 
@@ -18,10 +21,12 @@ use std::{
 };
 
 use super::{
-    folder,
+    folder::Passing,
     llvm::Llvm,
     output::{note, print},
+    source::choose,
     terminal,
+    warnings::warn,
 };
 use crate::{
     error::{Error, Result},
@@ -30,8 +35,7 @@ use crate::{
     template::{
         answers::{Answers, Values},
         example::Example,
-        option::Value,
-        values,
+        option::{Choice, Value},
     },
 };
 use args::WorkspaceArg;
@@ -59,16 +63,31 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
     if let (None, Some(folder), false) = (&name, &folder, asks) {
         name = Some(name_of(folder)?);
     }
-    let template = folder::template(args.template.as_deref())?;
+    let sub_template = match &args.template {
+        Some(folder) if asks && folder.is_dir() => Some(choose::choose(folder, &mut *asker())?),
+        template => template.clone(),
+    };
+    let args = &NewArgs {
+        template: sub_template,
+        ..args.clone()
+    };
+    let passing = Passing {
+        strict: args.strict,
+        skip_hooks: args.skip_hooks,
+    };
+    let chosen = choose(args.template.as_deref(), &args.version, passing)?;
+    let template = &chosen.template;
     let example = args.example.as_deref();
     let example = example
-        .map(|name| Example::embedded(&template, name))
+        .map(|name| Example::embedded(template, name))
         .transpose()?;
     let order = Order {
         args,
-        template: &template,
+        template,
+        template_folder: chosen.folder.as_deref(),
+        origin: chosen.origin.as_ref(),
         example: example.as_ref(),
-        given: values::read(&template, args.values.as_deref(), &args.define)?,
+        given: chosen.values(args.values.as_deref(), &args.define)?,
         folder,
         workspace: Cell::new(args.workspace),
     };
@@ -95,37 +114,40 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
     if order.args.workspace.is_none() && order.has_workspace(name.as_ref())? {
         questions.push(workspace_question());
     }
-    let answers = |values: &[Value]| {
-        let mut asked: Values = questions
-            .iter()
-            .map(|question| question.key().to_owned())
-            .zip(values.iter().cloned())
-            .collect();
+    let answers = |mut asked: Values| {
         if let Some(Value::Text(answer)) = asked.shift_remove(WORKSPACE) {
             order
                 .workspace
                 .set(WorkspaceArg::from_str(&answer, false).ok());
         }
         let name = match (&name, asked.shift_remove(NAME)) {
-            (Some(name), _) => name.clone(),
+            (Some(name), _) => (*name).clone(),
             (None, Some(text)) => Name::parse(&text.to_string())?,
             (None, None) => return Err(no_name()),
         };
         order.answers(name, asked)
     };
-    let mut plain;
-    let asker: &mut dyn Ask = if terminal::is_dumb() {
-        plain = Plain::new(io::stdin().lock(), io::stderr());
-        &mut plain
+    let name = name.as_ref();
+    let made = wizard::run_with(
+        &questions,
+        &mut *asker(),
+        |asked| order.follow_ups(name, asked),
+        |asked| {
+            let answers = answers(asked.clone())?;
+            order.settle(&order.folder(answers.name()))?;
+            summary::summary(order, &answers)
+        },
+    )?;
+    made.map(answers).transpose()
+}
+
+/// The prompts that the terminal can show.
+fn asker() -> Box<dyn Ask> {
+    if terminal::is_dumb() {
+        Box::new(Plain::new(io::stdin().lock(), io::stderr()))
     } else {
-        &mut prompt::Terminal
-    };
-    let made = wizard::run(&questions, asker, |values| {
-        let answers = answers(values)?;
-        order.settle(&order.folder(answers.name()))?;
-        summary::summary(order, &answers)
-    })?;
-    made.map(|values| answers(&values)).transpose()
+        Box::new(prompt::Terminal)
+    }
 }
 
 /// The prompt for the name, which refuses an invalid name as it is typed.
@@ -151,15 +173,24 @@ fn workspace_question() -> Question<'static> {
     let choices = [
         (
             WorkspaceArg::Exclude,
-            "exclude it there: it is a workspace of its own",
+            "exclude it there",
+            "it is a workspace of its own",
         ),
         (
             WorkspaceArg::Member,
-            "make it a member, and move its profiles of packages there",
+            "make it a member",
+            "its profiles of packages move to the manifest there",
         ),
-        (WorkspaceArg::Keep, "leave the manifest there as it is"),
+        (
+            WorkspaceArg::Keep,
+            "leave the manifest there as it is",
+            "cargo refuses the project until you edit one of the two manifests",
+        ),
     ];
-    let choices = choices.map(|(arg, label)| wizard::choice(arg.name(), label));
+    let choices = choices.map(|(arg, label, help)| Choice {
+        help: Some(help.to_owned()),
+        ..wizard::choice(arg.name(), label)
+    });
     let prompt = "What shall the Cargo workspace around the project do with it?";
     Question::choice(WORKSPACE, prompt, choices.to_vec())
 }
@@ -179,16 +210,12 @@ fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
     let edited = workspaces.apply()?;
     let written = project::write(&rendered, &path, order.write_options())?;
     edited.keep();
+    warn(&rendered.warnings);
     for warning in written.warnings.iter().chain(&workspaces.warnings) {
         note(&format!("warning: {warning}"));
     }
-    print(&report(
-        answers,
-        order.example,
-        &path,
-        &written,
-        &workspaces.notes,
-    ))?;
+    let notes: Vec<_> = order.notes(&workspaces);
+    print(&report(answers, order.example, &path, &written, &notes))?;
     let train_now = order.args.train;
     print(&next_steps(order.example, &rendered, &path, train_now))?;
     if train_now {

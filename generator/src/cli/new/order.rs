@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    NAME,
     args::{NewArgs, VcsArg, WorkspaceArg},
     place::last_component,
 };
@@ -13,11 +14,17 @@ use crate::{
     cli::folder,
     error::{Error, Result},
     name::Name,
-    project::{self, WriteOptions, Written, overlay::render_example, transaction, workspace},
+    project::{
+        self, WriteOptions, Written,
+        origin::{Origin, recorded},
+        overlay::render_example,
+        transaction, workspace,
+    },
     render::Rendered,
     template::{
         Template, Vcs,
         answers::{Answers, Values},
+        applicable::Applicable,
         example::Example,
         option::TemplateOption,
     },
@@ -30,6 +37,10 @@ pub(super) const PROPOSED: &str = "my-model";
 pub(super) struct Order<'o> {
     pub args: &'o NewArgs,
     pub template: &'o Template,
+    /// The folder of the template, if it is in one.
+    pub template_folder: Option<&'o Path>,
+    /// The commit of the template, if it is in a repository.
+    pub origin: Option<&'o Origin>,
     pub example: Option<&'o Example>,
     /// The options set on the command line and in the values file.
     pub given: Values,
@@ -72,7 +83,7 @@ impl Order<'_> {
         if !self.args.force && !undone && has_entries(folder) {
             self.check_free(folder)?;
         }
-        match &self.args.template {
+        match self.template_folder {
             Some(template) => folder::check_apart(template, folder),
             None => Ok(()),
         }
@@ -114,6 +125,27 @@ impl Order<'_> {
         options.filter(move |option| !self.is_template() && !is_set(&option.name))
     }
 
+    /// The options of conditions that hold with the answers so far, and that are not set.
+    pub fn follow_ups(&self, name: Option<&Name>, asked: &Values) -> Result<Vec<&TemplateOption>> {
+        if self.template.conditional_options().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let name = match (name, asked.get(NAME)) {
+            (Some(name), _) => name.clone(),
+            (None, given) => Name::parse(&given.map_or(PROPOSED.to_owned(), ToString::to_string))?,
+        };
+        let mut values = self.given.clone();
+        values.extend(asked.clone());
+        let found = Applicable::of(self.template, &name, &values, false)?;
+        let unconditional = self.template.options().iter();
+        let unconditional: Vec<_> = unconditional.map(|option| &option.name).collect();
+        let mut options = found.options;
+        options.retain(|option| {
+            !unconditional.contains(&&option.name) && !self.given.contains_key(&option.name)
+        });
+        Ok(options)
+    }
+
     /// All answers. Prompts take precedence over the command line, and the command line over the example.
     pub fn answers(&self, name: Name, asked: Values) -> Result<Answers> {
         if self.is_template() {
@@ -132,7 +164,10 @@ impl Order<'_> {
     /// Renders the project and checks that no dependency has its name.
     pub fn render(&self, answers: &Answers) -> Result<Rendered<'_>> {
         let folder = self.folder(answers.name());
-        let rendered = render_example(self.template, self.example, answers, &folder)?;
+        let mut rendered = render_example(self.template, self.example, answers, &folder)?;
+        if let Some(origin) = self.origin {
+            recorded::stamp(&mut rendered, answers, origin)?;
+        }
         if let Some(manifest) = rendered.get("Cargo.toml") {
             let manifest = String::from_utf8_lossy(manifest);
             answers.name().check_dependencies(&manifest)?;
@@ -150,7 +185,11 @@ impl Order<'_> {
         if self.open().any(|option| option.default.is_none()) {
             return Ok(None);
         }
-        let any = self.answers(Name::parse(PROPOSED)?, Values::new())?;
+        let any = match self.answers(Name::parse(PROPOSED)?, Values::new()) {
+            // Other answers may call for other options.
+            Err(_) if self.template.conditional_options().next().is_some() => return Ok(None),
+            any => any?,
+        };
         self.render(&any).map(Some)
     }
 
@@ -166,6 +205,12 @@ impl Order<'_> {
     pub fn workspaces(&self, rendered: &Rendered<'_>, folder: &Path) -> Result<workspace::Plan> {
         let choice = self.workspace.get().map(WorkspaceArg::choice);
         workspace::plan(rendered, folder, choice)
+    }
+
+    /// Lines for the report: the commit of the template, and edits of the Cargo workspaces above.
+    pub fn notes(&self, workspaces: &workspace::Plan) -> Vec<String> {
+        let origin = self.origin.map(|origin| format!("from {}", origin.label()));
+        origin.into_iter().chain(workspaces.notes.clone()).collect()
     }
 
     /// Whether a workspace above would have a project of the proposed name as a member.

@@ -4,6 +4,7 @@ use std::path::{self, Path, PathBuf};
 
 use super::args::NewArgs;
 use crate::{
+    cli::folder,
     error::{Error, Result},
     name::Name,
     project::place::resolved,
@@ -33,10 +34,13 @@ impl Place {
             ))
             .help("give the name without folders, or leave out `--path`"));
         }
-        let folder = as_path.map(PathBuf::from).or_else(|| args.path.clone());
-        let name = match (&args.named, given, as_path) {
+        let given_path = as_path
+            .map(|path| folder::path(path.as_ref()))
+            .transpose()?;
+        let folder = given_path.clone().or_else(|| args.path.clone());
+        let name = match (&args.named, given, &given_path) {
             (Some(name), ..) => Some(Name::parse(name)?),
-            (None, Some(_), Some(path)) => Some(name_of(Path::new(path))?),
+            (None, Some(_), Some(path)) => Some(name_of(path)?),
             (None, Some(given), None) => Some(Name::parse(given)?),
             (None, None, _) => None,
         };
@@ -46,7 +50,7 @@ impl Place {
 
 /// Whether an argument is a path rather than a name.
 fn is_path(given: &str) -> bool {
-    matches!(given, "." | "..") || given.contains(path::is_separator)
+    matches!(given, "." | ".." | "~") || given.contains(path::is_separator)
 }
 
 /// The last component of a path; of `.` and the like, that of the folder that it stands for.

@@ -101,7 +101,7 @@ fn explanation(turn: Turn<'_>) -> String {
     let mut text = match turn.question.kind() {
         OptionKind::Text { regex: None } => "  any text\n".to_owned(),
         OptionKind::Text { regex: Some(regex) } => {
-            format!("  a text that matches the regex `{regex}`\n")
+            format!("  {}\n", turn.question.form(regex))
         }
         OptionKind::Choice(choices) => list(choices, default),
         OptionKind::Flag => "  true, false\n".to_owned(),
@@ -122,15 +122,18 @@ fn explanation(turn: Turn<'_>) -> String {
 
 fn list(choices: &[Choice], default: Option<&Value>) -> String {
     let line = |choice: &Choice| {
-        let Choice { value, label } = choice;
+        let Choice { value, label, help } = choice;
         let label = if label == value {
             String::new()
         } else {
             format!(": {label}")
         };
+        let help = help
+            .as_deref()
+            .map_or(String::new(), |help| format!(": {help}"));
         let is_default = default == Some(&Value::Text(value.clone()));
         let mark = if is_default { " (default)" } else { "" };
-        format!("  {value}{label}{mark}\n")
+        format!("  {value}{label}{mark}{help}\n")
     };
     choices.iter().map(line).collect()
 }
@@ -150,6 +153,7 @@ mod tests {
             name: "key".to_owned(),
             prompt: "What?".to_owned(),
             kind,
+            help: None,
             default,
             span: 0..0,
             regex_span: None,
@@ -161,6 +165,7 @@ mod tests {
             .map(|(value, label)| Choice {
                 value: value.to_owned(),
                 label: label.to_owned(),
+                help: None,
             })
             .to_vec()
     }

@@ -1,24 +1,26 @@
 //! Interactive prompts, for terminals that can move their cursor.
 
-use std::{
-    cell::RefCell,
-    fmt,
-    io::{self, Write},
-    rc::Rc,
+use std::io::{self, Write};
+
+use crossterm::{
+    event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    style::{Color, ContentStyle, Stylize},
 };
 
-use inquire::{
-    Autocomplete, CustomUserError, InquireError, MultiSelect, Select, Text,
-    autocompletion::Replacement,
-    ui::{Attributes, Color, RenderConfig, StyleSheet, Styled},
-    validator::Validation,
+use super::{
+    line::Line,
+    screen::{Piece, Screen},
+    wizard::{Ask, Reply, Turn},
 };
-
-use super::wizard::{Ask, Question, Reply, Turn};
 use crate::{
     error::{Error, Result},
     template::option::{Choice, OptionKind, Value},
 };
+
+/// The most choices shown at once.
+const SHOWN: usize = 10;
+/// The indentation of what belongs to the choices.
+const INDENT: &str = "  ";
 
 /// An error message with its help.
 pub(crate) fn refusal(error: &Error) -> String {
@@ -33,113 +35,336 @@ pub(crate) struct Terminal;
 
 impl Ask for Terminal {
     fn ask(&mut self, turn: Turn<'_>) -> Result<Reply> {
-        let answer = match turn.question.kind() {
-            OptionKind::Text { .. } => ask_text(turn),
-            OptionKind::Choice(choices) => ask_choice(turn, choices),
-            OptionKind::Flag => ask_choice(turn, &flags()),
-            OptionKind::List(choices) => ask_list(turn, choices),
+        let ended = match turn.question.kind() {
+            OptionKind::Text { .. } => run(turn, Typing::new(turn)),
+            OptionKind::Choice(choices) => run(turn, Choosing::one(turn, choices)),
+            OptionKind::Flag => run(turn, Choosing::one(turn, &flags())),
+            OptionKind::List(choices) => run(turn, Choosing::any(turn, choices)),
         };
-        match answer {
-            Ok(text) => Ok(Reply::Answer(turn.question.read(&text)?)),
-            Err(InquireError::OperationCanceled) => Ok(Reply::Back),
-            Err(InquireError::OperationInterrupted) => Ok(Reply::Cancel),
-            Err(error) => Err(failed(&error)),
+        match ended.map_err(failed)? {
+            End::Answer(text) => Ok(Reply::Answer(turn.question.read(&text)?)),
+            End::Back => Ok(Reply::Back),
+            End::Cancel => Ok(Reply::Cancel),
         }
     }
 
     fn show(&mut self, text: &str) -> Result<()> {
         let mut terminal = io::stderr().lock();
-        terminal
-            .write_all(text.as_bytes())
-            .map_err(|cause| failed(&InquireError::IO(cause)))
+        terminal.write_all(text.as_bytes()).map_err(failed)
     }
 }
 
-fn ask_text(turn: Turn<'_>) -> std::result::Result<String, InquireError> {
-    let live = Live {
-        question: turn.question,
-        default: turn.question.default().map(ToString::to_string),
-        refusal: Rc::default(),
-    };
-    let validator = live.clone();
-    let hint = hint(turn, "enter accepts");
-    let default = turn.question.default().map(ToString::to_string);
-    let placeholder = default.as_ref().map(|default| format!("({default})"));
-    let before = turn.before.map(ToString::to_string);
-    let formatter = |text: &str| live.answer(text).to_owned();
-    let text = Text {
-        placeholder: placeholder.as_deref(),
-        initial_value: before.as_deref().filter(|_| before != default),
-        ..Text::new(turn.question.prompt())
-    };
-    let text = text
-        .with_help_message(&hint)
-        .with_render_config(text_theme())
-        .with_autocomplete(live.clone())
-        .with_validator(move |text: &str| Ok(validator.validate(text)))
-        .with_formatter(&formatter)
-        .prompt()?;
-    Ok(live.answer(&text).to_owned())
+/// How a prompt ends.
+enum End {
+    Answer(String),
+    Back,
+    Cancel,
 }
 
-/// Validates a text as it is typed, and shows the error in place of suggestions.
-#[derive(Clone)]
-struct Live<'q> {
-    question: &'q Question<'q>,
+/// The state of a prompt.
+trait Prompt {
+    /// The lines of the prompt.
+    fn lines(&self) -> Vec<Vec<Piece>>;
+
+    /// Handles a key other than those that end every prompt.
+    fn press(&mut self, key: &KeyEvent);
+
+    /// Handles pasted text.
+    fn paste(&mut self, text: &str);
+
+    /// The answer and how it is shown, if it is valid.
+    fn answer(&mut self) -> Option<(String, String)>;
+}
+
+/// Shows a prompt until it is answered or left.
+fn run(turn: Turn<'_>, mut prompt: impl Prompt) -> io::Result<End> {
+    let mut screen = Screen::open()?;
+    let question = turn.question.prompt();
+    let (end, last) = loop {
+        screen.draw(&prompt.lines())?;
+        let key = match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => key,
+            Event::Paste(text) => {
+                prompt.paste(&text);
+                continue;
+            }
+            _ => continue,
+        };
+        let is_control = key.modifiers == KeyModifiers::CONTROL;
+        match key.code {
+            KeyCode::Char('c') if is_control => {
+                break (End::Cancel, titled('?', question, "(cancelled)", dim()));
+            }
+            KeyCode::Esc => break (End::Back, titled('?', question, "(back)", dim())),
+            KeyCode::Char('l') if is_control => screen.clear()?,
+            _ if is_enter(&key) => {
+                if let Some((answer, shown)) = prompt.answer() {
+                    let style = color(Color::Cyan);
+                    break (End::Answer(answer), titled('>', question, &shown, style));
+                }
+            }
+            _ => prompt.press(&key),
+        }
+    };
+    screen.finish(&[last])?;
+    Ok(end)
+}
+
+/// Whether a key is Enter; Ctrl-J and Ctrl-M are too.
+fn is_enter(key: &KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Enter => true,
+        KeyCode::Char('j' | 'm') => key.modifiers == KeyModifiers::CONTROL,
+        _ => false,
+    }
+}
+
+/// A text that is being typed.
+struct Typing<'t> {
+    turn: Turn<'t>,
+    line: Line,
     default: Option<String>,
-    refusal: Rc<RefCell<Option<String>>>,
+    /// What is wrong with the text.
+    wrong: Option<String>,
+    /// Why the last Enter was refused.
+    refused: Option<String>,
+    hint: String,
 }
 
-impl Live<'_> {
-    /// The answer that a text stands for: the default, if any, for an empty text.
-    fn answer<'t>(&'t self, text: &'t str) -> &'t str {
+impl<'t> Typing<'t> {
+    fn new(turn: Turn<'t>) -> Self {
+        let default = turn.question.default().map(ToString::to_string);
+        let before = turn.before.map(ToString::to_string);
+        let start = before.filter(|before| Some(before) != default.as_ref());
+        let mut typing = Self {
+            turn,
+            line: Line::new(&start.unwrap_or_default()),
+            default,
+            wrong: None,
+            refused: None,
+            hint: hint(turn, "enter accepts"),
+        };
+        typing.check();
+        typing
+    }
+
+    /// Checks the text as it is typed. An empty text may not have been typed yet.
+    fn check(&mut self) {
+        let text = self.line.text();
+        let error = (!text.is_empty()).then(|| self.turn.question.read(text).err());
+        self.wrong = error.flatten().map(|error| refusal(&error));
+    }
+
+    fn changed(&mut self) {
+        self.refused = None;
+        self.check();
+    }
+}
+
+impl Prompt for Typing<'_> {
+    fn lines(&self) -> Vec<Vec<Piece>> {
+        let red = color(Color::Red);
+        let mut lines = Vec::new();
+        if let Some(refused) = &self.refused {
+            lines.push(vec![Piece::styled(&format!("# {refused}"), red)]);
+        }
+        let (before, after) = self.line.parts();
+        let mut title = title('?', self.turn.question.prompt());
+        title.push(Piece::Typed(before.to_owned()));
+        title.push(Piece::Cursor);
         match &self.default {
-            Some(default) if text.is_empty() => default,
-            _ => text,
+            Some(default) if self.line.text().is_empty() => {
+                title.push(Piece::styled(&format!("({default})"), dim()));
+            }
+            _ => title.push(Piece::Typed(after.to_owned())),
+        }
+        lines.push(title);
+        if let Some(wrong) = &self.wrong {
+            lines.push(vec![Piece::styled(&format!("✗ {wrong}"), red)]);
+        } else if let Some(help) = self.turn.question.help() {
+            lines.push(vec![Piece::plain(&format!("{INDENT}{help}"))]);
+        }
+        lines.push(vec![Piece::styled(&self.hint, dim())]);
+        lines
+    }
+
+    fn press(&mut self, key: &KeyEvent) {
+        let before = self.line.text().to_owned();
+        self.line.press(key);
+        if self.line.text() != before {
+            self.changed();
         }
     }
 
-    fn validate(&self, text: &str) -> Validation {
-        // The error below the text can be selected like a suggestion, but is not an answer.
-        if self.refusal.borrow().is_some() {
-            return Validation::Invalid("correct the text to continue".into());
+    fn paste(&mut self, text: &str) {
+        self.line.paste(text);
+        self.changed();
+    }
+
+    fn answer(&mut self) -> Option<(String, String)> {
+        if self.wrong.is_some() {
+            self.refused = Some("correct the text to continue".to_owned());
+            return None;
         }
-        match self.question.read(self.answer(text)) {
-            Ok(_) => Validation::Valid,
-            Err(error) => Validation::Invalid(refusal(&error).into()),
+        let text = match &self.default {
+            Some(default) if self.line.text().is_empty() => default,
+            _ => self.line.text(),
+        };
+        match self.turn.question.read(text) {
+            Ok(_) => Some((text.to_owned(), text.to_owned())),
+            Err(error) => {
+                self.refused = Some(refusal(&error));
+                None
+            }
         }
     }
 }
 
-impl Autocomplete for Live<'_> {
-    fn get_suggestions(&mut self, text: &str) -> std::result::Result<Vec<String>, CustomUserError> {
-        // An empty text may not have been typed yet.
-        let error = (!text.is_empty()).then(|| self.question.read(text).err());
-        let shown = error.flatten().map(|error| refusal(&error));
-        self.refusal.replace(shown.clone());
-        Ok(shown.into_iter().collect())
+/// A list of choices.
+struct Choosing<'t> {
+    turn: Turn<'t>,
+    choices: Vec<Choice>,
+    at: usize,
+    /// Whether each choice is marked, if any number can be.
+    marked: Option<Vec<bool>>,
+    hint: String,
+}
+
+impl<'t> Choosing<'t> {
+    /// A list of which one is chosen.
+    fn one(turn: Turn<'t>, choices: &[Choice]) -> Self {
+        let start = choices.iter().position(|one| is(turn.fallback(), one));
+        Self {
+            turn,
+            choices: choices.to_vec(),
+            at: start.unwrap_or(0),
+            marked: None,
+            hint: hint(turn, "↑↓ choose, enter accepts"),
+        }
     }
 
-    fn get_completion(
-        &mut self,
-        _: &str,
-        _: Option<String>,
-    ) -> std::result::Result<Replacement, CustomUserError> {
-        Ok(Replacement::None)
+    /// A list of which any number are chosen.
+    fn any(turn: Turn<'t>, choices: &[Choice]) -> Self {
+        let marked = |choice: &Choice| match turn.fallback() {
+            Some(Value::List(list)) => list.contains(&choice.value),
+            _ => false,
+        };
+        Self {
+            turn,
+            choices: choices.to_vec(),
+            at: 0,
+            marked: Some(choices.iter().map(marked).collect()),
+            hint: hint(turn, "↑↓ move, space marks, enter accepts"),
+        }
+    }
+
+    /// The first of the choices shown.
+    fn first(&self) -> usize {
+        let last = self.choices.len().saturating_sub(SHOWN);
+        self.at.saturating_sub(SHOWN / 2).min(last)
+    }
+
+    fn line(&self, at: usize) -> Vec<Piece> {
+        let choice = &self.choices[at];
+        let cyan = color(Color::Cyan);
+        let is_here = at == self.at;
+        let first = self.first();
+        let end = (first + SHOWN).min(self.choices.len());
+        let sign = match at {
+            _ if is_here => ">",
+            at if at == first && first > 0 => "^",
+            at if at + 1 == end && end < self.choices.len() => "v",
+            _ => " ",
+        };
+        let mut line = vec![Piece::styled(sign, cyan), Piece::plain(" ")];
+        match self.marked.as_ref().map(|marked| marked[at]) {
+            Some(true) => line.push(Piece::styled("[x] ", color(Color::Green))),
+            Some(false) => line.push(Piece::plain("[ ] ")),
+            None => {}
+        }
+        // A prompt that is not for an option has no default, only a first choice.
+        let is_default = self.turn.step.is_some() && is(self.turn.question.default(), choice);
+        let mark = if is_default { " (default)" } else { "" };
+        let style = if is_here { cyan } else { ContentStyle::new() };
+        line.push(Piece::styled(&format!("{}{mark}", choice.label), style));
+        line
+    }
+
+    /// The line that explains a choice: the template's, or the value that a label stands for.
+    fn explanation<'c>(&self, choice: &'c Choice) -> Option<&'c str> {
+        let is_flag = *self.turn.question.kind() == OptionKind::Flag;
+        let is_option = self.turn.step.is_some() && !is_flag;
+        let value = (is_option && choice.label != choice.value).then_some(&*choice.value);
+        choice.help.as_deref().or(value)
+    }
+
+    fn go(&mut self, by: isize) {
+        let count = self.choices.len();
+        let by = by.rem_euclid(count.max(1).cast_signed()).unsigned_abs();
+        self.at = (self.at + by) % count.max(1);
     }
 }
 
-/// An item in a list of choices.
-struct Item<'c> {
-    choice: &'c Choice,
-    is_default: bool,
+impl Prompt for Choosing<'_> {
+    fn lines(&self) -> Vec<Vec<Piece>> {
+        let mut lines = vec![title('?', self.turn.question.prompt())];
+        let shown = (0..self.choices.len()).skip(self.first()).take(SHOWN);
+        lines.extend(shown.map(|at| self.line(at)));
+        let here = self.choices.get(self.at);
+        let line = here.and_then(|choice| self.explanation(choice));
+        if let Some(line) = line.or(self.turn.question.help()) {
+            lines.push(vec![Piece::plain(&format!("{INDENT}{line}"))]);
+        }
+        lines.push(vec![Piece::styled(&self.hint, dim())]);
+        lines
+    }
+
+    fn press(&mut self, key: &KeyEvent) {
+        let page = SHOWN.cast_signed() - 1;
+        let last = self.choices.len().saturating_sub(1);
+        match (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
+            (KeyCode::Up, _) | (KeyCode::Char('k'), false) | (KeyCode::Char('p'), true) => {
+                self.go(-1);
+            }
+            (KeyCode::Down, _) | (KeyCode::Char('j'), false) | (KeyCode::Char('n'), true) => {
+                self.go(1);
+            }
+            (KeyCode::PageUp, _) => self.go(-page.min(self.at.cast_signed())),
+            (KeyCode::PageDown, _) => self.go(page.min((last - self.at).cast_signed())),
+            (KeyCode::Home, _) | (KeyCode::Char('a'), true) => self.at = 0,
+            (KeyCode::End, _) | (KeyCode::Char('e'), true) => self.at = last,
+            (KeyCode::Char(' '), false) => {
+                if let Some(marked) = &mut self.marked {
+                    marked[self.at] ^= true;
+                }
+            }
+            (code @ (KeyCode::Right | KeyCode::Left), _) => {
+                if let Some(marked) = &mut self.marked {
+                    marked.fill(code == KeyCode::Right);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn paste(&mut self, _: &str) {}
+
+    fn answer(&mut self) -> Option<(String, String)> {
+        let chosen: Vec<&Choice> = match &self.marked {
+            None => self.choices.get(self.at).into_iter().collect(),
+            Some(marked) => {
+                let both = self.choices.iter().zip(marked);
+                both.filter(|(_, is)| **is).map(|(one, _)| one).collect()
+            }
+        };
+        let values: Vec<&str> = chosen.iter().map(|one| &*one.value).collect();
+        let labels: Vec<&str> = chosen.iter().map(|one| &*one.label).collect();
+        Some((values.join(","), labels.join(", ")))
+    }
 }
 
-impl fmt::Display for Item<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.is_default { " (default)" } else { "" };
-        write!(f, "{}{mark}", self.choice.label)
-    }
+fn is(value: Option<&Value>, choice: &Choice) -> bool {
+    value.is_some_and(|value| value.to_string() == choice.value)
 }
 
 fn flags() -> Vec<Choice> {
@@ -147,52 +372,26 @@ fn flags() -> Vec<Choice> {
         .map(|(value, label)| Choice {
             value: value.to_owned(),
             label: label.to_owned(),
+            help: None,
         })
         .to_vec()
 }
 
-fn ask_choice(turn: Turn<'_>, choices: &[Choice]) -> std::result::Result<String, InquireError> {
-    let is = |value: Option<&Value>, choice: &Choice| {
-        value.is_some_and(|value| value.to_string() == choice.value)
-    };
-    let start = choices.iter().position(|c| is(turn.fallback(), c));
-    let items = choices.iter().map(|choice| Item {
-        choice,
-        // A prompt that is not for an option has no default, only a first choice.
-        is_default: turn.step.is_some() && is(turn.question.default(), choice),
-    });
-    let hint = hint(turn, "↑↓ choose, enter accepts");
-    let chosen = Select::new(turn.question.prompt(), items.collect())
-        .with_starting_cursor(start.unwrap_or(0))
-        .with_vim_mode(true)
-        .without_filtering()
-        .with_formatter(&|item| item.value.choice.label.clone())
-        .with_help_message(&hint)
-        .with_render_config(theme())
-        .prompt()?;
-    Ok(chosen.choice.value.clone())
+/// The start of a prompt's first line.
+fn title(sign: char, question: &str) -> Vec<Piece> {
+    vec![
+        Piece::styled(&sign.to_string(), color(Color::Green)),
+        Piece::plain(" "),
+        Piece::styled(question, ContentStyle::new().bold()),
+        Piece::plain(" "),
+    ]
 }
 
-fn ask_list(turn: Turn<'_>, choices: &[Choice]) -> std::result::Result<String, InquireError> {
-    let items = choices.iter().map(|choice| Item {
-        choice,
-        is_default: false,
-    });
-    let on = |choice: &Choice| match turn.fallback() {
-        Some(Value::List(list)) => list.contains(&choice.value),
-        _ => false,
-    };
-    let start: Vec<usize> = (0..choices.len()).filter(|at| on(&choices[*at])).collect();
-    let hint = hint(turn, "↑↓ move, space marks, enter accepts");
-    let chosen = MultiSelect::new(turn.question.prompt(), items.collect())
-        .with_default(&start)
-        .with_vim_mode(true)
-        .without_filtering()
-        .with_help_message(&hint)
-        .with_render_config(theme())
-        .prompt()?;
-    let values: Vec<&str> = chosen.iter().map(|item| &*item.choice.value).collect();
-    Ok(values.join(","))
+/// The line of a prompt that has ended.
+fn titled(sign: char, question: &str, said: &str, style: ContentStyle) -> Vec<Piece> {
+    let mut line = title(sign, question);
+    line.push(Piece::styled(said, style));
+    line
 }
 
 /// The hint line: the step, and the keys.
@@ -203,88 +402,96 @@ fn hint(turn: Turn<'_>, keys: &str) -> String {
         Some((at, of)) => format!("{at} of {of}: "),
         None => String::new(),
     };
-    format!("{step}{keys}, {back}{cancel} cancels")
+    format!("[{step}{keys}, {back}{cancel} cancels]")
 }
 
-/// The colours, which crossterm omits if `NO_COLOR` is set.
-fn theme() -> RenderConfig<'static> {
-    let theme = RenderConfig::default_colored();
-    let back = Styled::new("(back)").with_style_sheet(theme.placeholder);
-    RenderConfig {
-        prompt: theme.prompt.with_attr(Attributes::BOLD),
-        help_message: theme.placeholder,
-        ..theme.with_canceled_prompt_indicator(back)
-    }
+fn dim() -> ContentStyle {
+    color(Color::DarkGrey)
 }
 
-/// The same theme, with suggestions in the style of errors.
-fn text_theme() -> RenderConfig<'static> {
-    let style = StyleSheet::empty().with_fg(Color::LightRed);
-    let prefix = Styled::new("✗").with_style_sheet(style);
-    RenderConfig {
-        highlighted_option_prefix: prefix,
-        unhighlighted_option_prefix: prefix,
-        option: style,
-        selected_option: Some(style),
-        ..theme()
-    }
+/// Crossterm omits colours if `NO_COLOR` is set.
+fn color(color: Color) -> ContentStyle {
+    ContentStyle::new().with(color)
 }
 
-fn failed(error: &InquireError) -> Error {
-    Error::system(format!("cannot ask on the terminal: {error}"))
+fn failed(cause: io::Error) -> Error {
+    Error::system(format!("cannot ask on the terminal: {cause}"))
         .help("add `--yes` to take the defaults")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::new::wizard::Question;
 
-    fn live<'q>(question: &'q Question<'q>, default: Option<&str>) -> Live<'q> {
-        Live {
+    fn not_bad(default: Option<&str>) -> Question<'static> {
+        Question::text(
+            "key",
+            "What?",
+            default.map(str::to_owned),
+            |text| match text {
+                "bad" => Err(Error::input("this is bad").help("say good")),
+                _ => Ok(()),
+            },
+        )
+    }
+
+    fn turn<'t>(question: &'t Question<'t>) -> Turn<'t> {
+        Turn {
             question,
-            default: default.map(str::to_owned),
-            refusal: Rc::default(),
+            before: None,
+            step: None,
+            first: true,
         }
     }
 
-    fn not_bad() -> Question<'static> {
-        Question::text("key", "What?", None, |text| match text {
-            "bad" => Err(Error::input("this is bad").help("say good")),
-            _ => Ok(()),
-        })
+    fn key(c: char) -> KeyEvent {
+        KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE)
     }
 
     #[test]
     fn says_at_each_key_what_is_wrong() {
-        let question = not_bad();
-        let mut live = live(&question, None);
-        assert_eq!(live.get_suggestions("ba").unwrap(), [""; 0]);
-        assert_eq!(
-            live.get_suggestions("bad").unwrap(),
-            ["this is bad: say good"]
-        );
-        assert_eq!(live.get_suggestions("").unwrap(), [""; 0]);
-    }
-
-    #[test]
-    fn what_is_wrong_can_be_no_answer() {
-        let question = not_bad();
-        let mut live = live(&question, None);
-        let said = live.get_suggestions("bad").unwrap().remove(0);
-        assert!(question.read(&said).is_ok(), "it would be one");
-        assert!(matches!(live.validate(&said), Validation::Invalid(_)));
-        assert_eq!(live.get_completion("bad", Some(said)).unwrap(), None);
-        live.get_suggestions("good").unwrap();
-        assert!(matches!(live.validate("good"), Validation::Valid));
+        let question = not_bad(None);
+        let mut typing = Typing::new(turn(&question));
+        typing.paste("ba");
+        assert_eq!(typing.wrong, None);
+        typing.press(&key('d'));
+        assert_eq!(typing.wrong.as_deref(), Some("this is bad: say good"));
+        assert!(typing.answer().is_none() && typing.refused.is_some());
+        typing.press(&key('!'));
+        assert!(typing.wrong.is_none() && typing.refused.is_none());
+        assert_eq!(typing.answer().unwrap().0, "bad!");
     }
 
     #[test]
     fn an_empty_text_is_the_default() {
-        let question = not_bad();
-        assert_eq!(live(&question, Some("it")).answer(""), "it");
-        assert_eq!(live(&question, Some("it")).answer("a"), "a");
-        assert_eq!(live(&question, None).answer(""), "");
-        let bad = live(&question, Some("bad"));
-        assert!(matches!(bad.validate(""), Validation::Invalid(_)));
+        let answer = |default, typed: &str| {
+            let question = not_bad(default);
+            let mut typing = Typing::new(turn(&question));
+            typing.paste(typed);
+            typing.answer().map(|(answer, _)| answer)
+        };
+        assert_eq!(answer(Some("it"), "").as_deref(), Some("it"));
+        assert_eq!(answer(Some("it"), "a").as_deref(), Some("a"));
+        assert_eq!(answer(None, "").as_deref(), Some(""));
+        assert_eq!(answer(Some("bad"), ""), None);
+    }
+
+    #[test]
+    fn a_long_list_is_shown_in_part_and_goes_round() {
+        let choices: Vec<_> = (0..30)
+            .map(|at| super::super::wizard::choice(&at.to_string(), &at.to_string()))
+            .collect();
+        let question = Question::choice("key", "Which?", choices.clone());
+        let mut choosing = Choosing::one(turn(&question), &choices);
+        let press = |choosing: &mut Choosing<'_>, code| {
+            choosing.press(&KeyEvent::new(code, KeyModifiers::NONE));
+            (choosing.at, choosing.first())
+        };
+        assert_eq!(press(&mut choosing, KeyCode::Up), (29, 20));
+        assert_eq!(press(&mut choosing, KeyCode::PageDown), (29, 20));
+        assert_eq!(press(&mut choosing, KeyCode::Down), (0, 0));
+        assert_eq!(press(&mut choosing, KeyCode::PageDown), (9, 4));
+        assert_eq!(choosing.lines().len(), SHOWN + 2);
     }
 }

@@ -8,7 +8,7 @@ use super::{
     report::{asides, next_steps, options_table},
 };
 use crate::{
-    cli::output::note,
+    cli::{output::note, warnings},
     display::{files, size, slashed},
     error::Result,
     project::{Written, tree},
@@ -37,7 +37,10 @@ pub(crate) fn summary(order: &Order<'_>, answers: &Answers) -> Result<String> {
     if let Some(more @ 1..) = written.replaced.len().checked_sub(REPLACED_SHOWN) {
         let _ = writeln!(text, "  replaces {} more", files(more));
     }
-    text.push_str(&asides(&written, &workspaces.notes));
+    text.push_str(&asides(&written, &order.notes(&workspaces)));
+    for line in warnings::lines(&rendered.warnings) {
+        let _ = writeln!(text, "  {line}");
+    }
     for warning in written.warnings.iter().chain(&workspaces.warnings) {
         let _ = writeln!(text, "  warning: {warning}");
     }
@@ -61,6 +64,7 @@ pub(crate) fn dry_run(order: &Order<'_>, answers: &Answers) -> Result<String> {
     let workspaces = order.workspaces(&rendered, &folder)?;
     workspaces.adapt(&mut rendered);
     let written = order.plan(&rendered, answers)?;
+    warnings::warn(&rendered.warnings);
     for warning in written.warnings.iter().chain(&workspaces.warnings) {
         note(&format!("warning: {warning}"));
     }
@@ -68,7 +72,7 @@ pub(crate) fn dry_run(order: &Order<'_>, answers: &Answers) -> Result<String> {
     Ok(format!(
         "{}\n{}\n{}\nDry run: nothing was written.\n",
         headline(&rendered, &folder, &written),
-        asides(&written, &workspaces.notes),
+        asides(&written, &order.notes(&workspaces)),
         tree::list(&rendered, exists.then_some(&written)),
     ))
 }
@@ -119,6 +123,15 @@ pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
             quote(&template.display().to_string())
         );
     }
+    if args.strict {
+        command.push_str(" --strict");
+    }
+    if args.skip_hooks {
+        command.push_str(" --skip-hooks");
+    }
+    for (option, value) in args.version.list() {
+        let _ = write!(command, " {option}={}", quote(value));
+    }
     // A template is not rendered, so it has no options.
     for (key, value) in answers.values().filter(|_| !order.is_template()) {
         if default(order, key).as_ref() != Some(value) {
@@ -146,7 +159,13 @@ pub(crate) fn command(order: &Order<'_>, answers: &Answers) -> String {
 fn default(order: &Order<'_>, key: &str) -> Option<Value> {
     let example = order.example.map(Example::values);
     let example = example.and_then(|values| values.get(key));
-    let option = order.template.option(key);
-    let default = option.and_then(|option| option.default.as_ref());
-    example.or(default).cloned()
+    let mut defaults = order
+        .template
+        .definitions(key)
+        .map(|option| &option.default);
+    // Several conditions may define the option with other defaults.
+    let default = defaults
+        .next()
+        .filter(|first| defaults.all(|other| other == *first));
+    example.or(default.and_then(Option::as_ref)).cloned()
 }

@@ -2,7 +2,10 @@
 
 use crate::{
     error::{Error, Result},
-    template::option::{Choice, OptionKind, TemplateOption, Value},
+    template::{
+        answers::Values,
+        option::{Choice, OptionKind, TemplateOption, Value},
+    },
 };
 
 /// A question of the wizard.
@@ -60,6 +63,16 @@ impl<'q> Question<'q> {
         &self.option.kind
     }
 
+    /// In words, what a regular expression of the option requires.
+    pub fn form(&self, regex: &str) -> String {
+        self.option.form(regex)
+    }
+
+    /// A line that explains the option.
+    pub fn help(&self) -> Option<&str> {
+        self.option.help.as_deref()
+    }
+
     /// The default answer.
     pub fn default(&self) -> Option<&Value> {
         self.option.default.as_ref()
@@ -97,6 +110,7 @@ fn option(key: &str, prompt: &str, kind: OptionKind, default: Option<String>) ->
         name: key.to_owned(),
         prompt: prompt.to_owned(),
         kind,
+        help: None,
         default: default.map(Value::Text),
         span: 0..0,
         regex_span: None,
@@ -153,25 +167,40 @@ const MAKE: &str = "make";
 const CHANGE: &str = "change";
 const CANCEL: &str = "cancel";
 
-/// Asks all questions in order, shows the summary, and offers to create the project, to change an
-/// answer or to cancel. Returns `None` if cancelled. If the summary fails, shows the error and lets
-/// the user change answers.
+/// Asks the questions in order and those that follow from the answers, shows the summary, and offers
+/// to create the project, to change an answer or to cancel. Returns `None` if cancelled. If the
+/// summary fails, shows the error and lets the user change answers.
 ///
 /// # Errors
-/// The terminal fails, or `summarize` fails without any question.
-pub(crate) fn run(
+/// The terminal fails, the further questions cannot be told, or `summarize` fails without any
+/// question.
+pub(crate) fn run_with<'o>(
     questions: &[Question<'_>],
     asker: &mut dyn Ask,
-    mut summarize: impl FnMut(&[Value]) -> Result<String>,
-) -> Result<Option<Vec<Value>>> {
+    follow_ups: impl Fn(&Values) -> Result<Vec<&'o TemplateOption>>,
+    mut summarize: impl FnMut(&Values) -> Result<String>,
+) -> Result<Option<Values>> {
+    let mut further: Vec<Question<'static>> = Vec::new();
     let mut answers: Vec<Value> = Vec::new();
     let mut at = 0;
     loop {
-        while let Some(question) = questions.get(at) {
+        // A changed answer may call for other questions.
+        if answers.len() >= questions.len() {
+            let all: Vec<&Question<'_>> = questions.iter().chain(&further).collect();
+            let options = follow_ups(&by_key(&all, &answers))?;
+            let (now, kept) = renewed(questions.len(), &further, options);
+            if let Some(now) = now {
+                further = now;
+                answers.truncate(kept);
+                at = at.min(kept);
+            }
+        }
+        let all: Vec<&Question<'_>> = questions.iter().chain(&further).collect();
+        if let Some(question) = all.get(at) {
             let turn = Turn {
                 question,
                 before: answers.get(at),
-                step: Some((at + 1, questions.len())),
+                step: Some((at + 1, all.len())),
                 first: at == 0,
             };
             match asker.ask(turn)? {
@@ -182,25 +211,50 @@ pub(crate) fn run(
                 Reply::Back if at > 0 => at -= 1,
                 Reply::Back | Reply::Cancel => return Ok(None),
             }
+            continue;
         }
-        let decision = match summarize(&answers) {
+        let asked = by_key(&all, &answers);
+        let decision = match summarize(&asked) {
             Ok(summary) => {
                 asker.show(&summary)?;
-                decide(questions, &mut answers, asker)?
+                decide(&all, &mut answers, asker)?
             }
-            Err(error) if questions.is_empty() => return Err(error),
+            Err(error) if all.is_empty() => return Err(error),
             Err(error) => {
                 asker.show(&format!("\n{}\n", error.draw(false)))?;
-                mend(questions, &mut answers, asker)?
+                mend(&all, &mut answers, asker)?
             }
         };
         match decision {
-            Decision::Make => return Ok(Some(answers)),
+            Decision::Make => return Ok(Some(by_key(&all, &answers))),
             Decision::Again => {}
             Decision::Back => at -= 1,
             Decision::Cancel => return Ok(None),
         }
     }
+}
+
+/// The answers by the keys of their questions.
+fn by_key(questions: &[&Question<'_>], answers: &[Value]) -> Values {
+    let keys = questions.iter().map(|question| question.key().to_owned());
+    keys.zip(answers.iter().cloned()).collect()
+}
+
+/// The further questions for these options, if they are not the same as before, and the number of
+/// questions, of which `fixed` are not further ones, whose answers stay.
+fn renewed(
+    fixed: usize,
+    before: &[Question<'static>],
+    options: Vec<&TemplateOption>,
+) -> (Option<Vec<Question<'static>>>, usize) {
+    let pairs = before.iter().zip(&options);
+    let same = pairs.take_while(|(question, option)| {
+        question.key() == option.name && question.option.span == option.span
+    });
+    let same = same.count();
+    let changed = same != before.len() || same != options.len();
+    let further = || options.into_iter().map(Question::of).collect();
+    (changed.then(further), fixed + same)
 }
 
 fn set(answers: &mut Vec<Value>, at: usize, value: Value) {
@@ -220,7 +274,7 @@ enum Decision {
 }
 
 fn decide(
-    questions: &[Question<'_>],
+    questions: &[&Question<'_>],
     answers: &mut [Value],
     asker: &mut dyn Ask,
 ) -> Result<Decision> {
@@ -241,11 +295,11 @@ fn decide(
 
 /// Asks which answer to change, and for its new value.
 fn change(
-    questions: &[Question<'_>],
+    questions: &[&Question<'_>],
     answers: &mut [Value],
     asker: &mut dyn Ask,
 ) -> Result<Decision> {
-    let keys = questions.iter().map(Question::key);
+    let keys = questions.iter().map(|question| question.key());
     let width = keys.clone().map(str::len).max().unwrap_or(0);
     let choices = keys.zip(answers.iter());
     let choices = choices.map(|(key, answer)| choice(key, &format!("{key:width$}  {answer}")));
@@ -264,7 +318,7 @@ fn change(
 /// Asks again for an answer that has become invalid, such as a name whose folder now exists; if all
 /// are valid, asks which to change.
 fn mend(
-    questions: &[Question<'_>],
+    questions: &[&Question<'_>],
     answers: &mut [Value],
     asker: &mut dyn Ask,
 ) -> Result<Decision> {
@@ -289,6 +343,7 @@ pub(super) fn choice(value: &str, label: &str) -> Choice {
     Choice {
         value: value.to_owned(),
         label: label.to_owned(),
+        help: None,
     }
 }
 
@@ -304,6 +359,71 @@ fn aside<'t>(question: &'t Question<'t>, before: Option<&'t Value>, first: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs the wizard without further questions, with answers by position.
+    fn run(
+        questions: &[Question<'_>],
+        asker: &mut dyn Ask,
+        mut summarize: impl FnMut(&[Value]) -> Result<String>,
+    ) -> Result<Option<Vec<Value>>> {
+        let values = |asked: &Values| asked.values().cloned().collect::<Vec<_>>();
+        let made = run_with(
+            questions,
+            asker,
+            |_| Ok(Vec::new()),
+            |asked| summarize(&values(asked)),
+        )?;
+        Ok(made.as_ref().map(values))
+    }
+
+    /// `d` is asked if `b` is 2, and `e` if `d` is 4.
+    fn play_further(replies: &[&'static str]) -> (Option<String>, String) {
+        let further =
+            ["d", "e"].map(|key| option(key, key, OptionKind::Text { regex: None }, None));
+        let is = |asked: &Values, key: &str, value: &str| {
+            asked.get(key) == Some(&Value::Text(value.to_owned()))
+        };
+        let text = |asked: &Values| {
+            let all = asked.iter().map(|(key, value)| format!("{key}{value}"));
+            all.collect::<Vec<_>>().join(" ")
+        };
+        let mut script = Script {
+            replies: replies.to_vec(),
+            seen: Vec::new(),
+        };
+        let made = run_with(
+            &questions(),
+            &mut script,
+            |asked| {
+                let [d, e] = &further;
+                let mut options = Vec::new();
+                if is(asked, "b", "2") {
+                    options.push(d);
+                    options.extend(is(asked, "d", "4").then_some(e));
+                }
+                Ok(options)
+            },
+            |asked| Ok(text(asked)),
+        );
+        assert!(script.replies.is_empty(), "all replies are used");
+        (made.unwrap().as_ref().map(text), script.seen.join(", "))
+    }
+
+    #[test]
+    fn further_questions_follow_from_the_answers() {
+        let (made, seen) = play_further(&["1", "2", "3", "4", "5", "make"]);
+        assert_eq!(made.unwrap(), "a1 b2 c3 d4 e5");
+        assert_eq!(seen, "a, b, c, d, e, (a1 b2 c3 d4 e5), decision");
+        let (made, seen) = play_further(&["1", "9", "3", "change", "b", "2", "6", "make"]);
+        assert_eq!(made.unwrap(), "a1 b2 c3 d6");
+        assert!(seen.ends_with("b=9, d, (a1 b2 c3 d6), decision"), "{seen}");
+        let (made, seen) = play_further(&["1", "2", "3", "4", "<", "<", "<", "7", "3", "make"]);
+        assert_eq!(made.unwrap(), "a1 b7 c3");
+        assert!(
+            seen.ends_with("e, d=4, c=3, b=2, c=3, (a1 b7 c3), decision"),
+            "{seen}"
+        );
+    }
 
     /// A scripted user that records the questions.
     struct Script {

@@ -7,7 +7,10 @@ use anyhow::{Result, ensure};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use rayon::prelude::*;
 
-use super::{PIECE, collective::Collective, cross_device_ops::add, on_all_threads};
+use super::{
+    PIECE, collective::Collective, cross_device_ops::add, exchange::ExchangePrecision,
+    on_all_threads,
+};
 use crate::{
     replica::{read_all, read_data},
     vectors::vectorized,
@@ -233,7 +236,7 @@ impl Buckets {
 
     /// All-reduces buckets on devices over the replicas of this process. Returns the sums of squares of the
     /// result, `[buckets]`, averaged over replicas; `None` if the buckets are in host memory, without summing
-    /// them.
+    /// them. Values and sums are rounded to `exchange`, and sent in float32.
     ///
     /// # Errors
     /// The buckets of this replica are on several devices.
@@ -241,6 +244,7 @@ impl Buckets {
         &mut self,
         collective: &dyn Collective,
         place: usize,
+        exchange: ExchangePrecision,
     ) -> Result<Option<Tensor<1>>> {
         let Buckets::OnDevices(tensors) = self else {
             return Ok(None);
@@ -253,7 +257,9 @@ impl Buckets {
             "the gradients of a replica are on several devices, and the devices' collective sums those of \
              one device per replica: use --cross-device-ops host"
         );
+        replace_each(tensors, |tensor| exchange.round_tensor(tensor));
         *tensors = collective.sum(place, mem::take(tensors));
+        replace_each(tensors, |tensor| exchange.round_tensor(tensor));
         // GPUs may add up squares in different orders; the mean makes all replicas clip alike.
         let squares = squares_of_each(tensors) / collective.replicas() as f64; // [buckets]
         Ok(collective.sum(place, vec![squares]).pop())
@@ -388,17 +394,26 @@ mod tests {
         let device = Device::flex();
         let buckets = [[1.0, 2.0], [3.0, 0.0]].map(|bucket| Tensor::from_floats(bucket, &device));
         let mut buckets = Buckets::OnDevices(buckets.into());
-        let squares = buckets.sum_over(&Twins, 0).unwrap().expect("on devices");
+        let squares = buckets
+            .sum_over(&Twins, 0, ExchangePrecision::Float32)
+            .unwrap()
+            .expect("on devices");
         assert_eq!(read_all(vec![squares]).unwrap(), [[20.0, 36.0]]);
         assert_eq!(buckets.to_values().unwrap(), [2.0, 4.0, 6.0, 0.0]);
     }
 
     #[test]
     fn no_buckets_have_no_squares_and_those_in_host_memory_are_not_summed() {
-        let squares = Buckets::OnDevices(Vec::new()).sum_over(&Twins, 0).unwrap();
+        let squares = Buckets::OnDevices(Vec::new())
+            .sum_over(&Twins, 0, ExchangePrecision::Float32)
+            .unwrap();
         assert_eq!(squares.expect("on devices").dims(), [0]);
         let mut host = Buckets::Host(vec![vec![1.0]]);
-        assert!(host.sum_over(&Twins, 0).unwrap().is_none());
+        assert!(
+            host.sum_over(&Twins, 0, ExchangePrecision::Float32)
+                .unwrap()
+                .is_none()
+        );
         assert_eq!(host.to_values().unwrap(), [1.0]);
     }
 }

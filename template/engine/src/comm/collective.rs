@@ -153,7 +153,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::{
-        comm::{CrossDeviceOps, ReduceOp, SharedMemory},
+        comm::{CrossDeviceOps, ExchangePrecision, ReduceOp, SharedMemory},
         optim::{FlatGradients, Gradients},
     };
 
@@ -191,10 +191,14 @@ pub(crate) mod tests {
 
     /// Gradients on this replica's device: 2 * rank + 2, and zeros.
     pub fn gradients(replica: &ReplicaContext) -> Result<FlatGradients> {
-        let device = replica.device();
-        let rank = replica.rank() as f32;
+        gradients_of(replica, 2.0 * replica.rank() as f32 + 2.0)
+    }
+
+    /// Gradients on this replica's device: twice `value`, and zeros.
+    fn gradients_of(replica: &ReplicaContext, value: f32) -> Result<FlatGradients> {
+        let (device, weight) = (replica.device(), value / 2.0);
         let weights = Weights {
-            first: Param::from_tensor(Tensor::from_floats([rank + 1.0, rank + 1.0], device)),
+            first: Param::from_tensor(Tensor::from_floats([weight, weight], device)),
             unused: Param::from_tensor(Tensor::ones([2, 1], device)),
         };
         let loss = weights.first.val().square().sum();
@@ -229,6 +233,30 @@ pub(crate) mod tests {
         for (norm, values) in sums.unwrap() {
             assert_eq!(values, [12.0, 12.0, 0.0, 0.0]);
             assert!((norm - 288_f64.sqrt()).abs() < 1e-6, "{norm}");
+        }
+    }
+
+    #[test]
+    fn gradients_are_rounded_on_their_devices() {
+        for (exchange, expected) in [
+            (ExchangePrecision::Float32, 256.0 + 1.001 + 2.001),
+            // 259 is a tie.
+            (ExchangePrecision::Bfloat16, 260.0),
+        ] {
+            let replicas = connected(3, InMemory::between(3));
+            let sums = run(&replicas, move |replica| {
+                replica.set_exchange(exchange);
+                let value = [256.0, 1.001, 2.001][replica.rank()];
+                let summed = replica.reduce_gradients(gradients_of(replica, value)?)?;
+                let mut summed = summed.context("each replica has the sums")?;
+                ensure!(summed.are_on_devices(), "they came to the host");
+                Ok((summed.global_norm(), summed.to_values()?))
+            });
+            for (norm, values) in sums.unwrap() {
+                assert_eq!(values, [expected, expected, 0.0, 0.0]);
+                let expected = f64::from(expected) * 2_f64.sqrt();
+                assert!((norm - expected).abs() < 1e-4, "{norm}, not {expected}");
+            }
         }
     }
 

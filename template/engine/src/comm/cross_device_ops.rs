@@ -12,6 +12,7 @@ use rayon::prelude::*;
 
 use super::{
     collective::Collective,
+    exchange::ExchangePrecision,
     queues::Queues,
     rendezvous::Rendezvous,
     shared_update::{PIECE, on_all_threads},
@@ -49,12 +50,31 @@ pub trait CrossDeviceOps: Send + Sync {
         buckets.try_for_each(|bucket| self.all_reduce(rank, op, bucket))
     }
 
-    /// Sums each bucket over all replicas, to the first replica of each process. The sums are bitwise equal
-    /// to those of `all_reduce_buckets`; the other replicas' buckets are emptied.
+    /// Sums each bucket over all replicas, to all of them. Processes send values and sums in the precision
+    /// `exchange`.
     ///
     /// # Errors
     /// As `all_reduce`.
-    fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()>;
+    fn sum_gradients(
+        &self,
+        rank: usize,
+        _exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
+        self.all_reduce_buckets(rank, ReduceOp::Sum, buckets)
+    }
+
+    /// Sums each bucket over all replicas, to the first replica of each process. The sums are bitwise equal
+    /// to those of `sum_gradients`; the other replicas' buckets are emptied.
+    ///
+    /// # Errors
+    /// As `all_reduce`.
+    fn reduce_buckets(
+        &self,
+        rank: usize,
+        exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()>;
 
     /// The collective between the devices of this process, if any.
     fn collective(&self) -> Option<&dyn Collective> {
@@ -62,11 +82,16 @@ pub trait CrossDeviceOps: Send + Sync {
     }
 
     /// Sums buckets over processes, to all replicas. The first replica of each process passes the sum over
-    /// its own replicas.
+    /// its own replicas. Processes send values and sums in the precision `exchange`.
     ///
     /// # Errors
     /// A replica failed.
-    fn sum_over_workers(&self, _rank: usize, _buckets: &mut [Vec<f32>]) -> Result<()> {
+    fn sum_over_workers(
+        &self,
+        _rank: usize,
+        _exchange: ExchangePrecision,
+        _buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
         Ok(())
     }
 
@@ -233,7 +258,12 @@ impl CrossDeviceOps for SharedMemory {
         Ok(())
     }
 
-    fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
+    fn reduce_buckets(
+        &self,
+        rank: usize,
+        _exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
         let others = self.move_to_first(rank, buckets)?;
         // In one batch: waking a thread takes as long as adding one bucket.
         on_all_threads(buckets.iter().map(Vec::len).sum(), || {
@@ -318,6 +348,8 @@ mod tests {
 
     use super::*;
 
+    const FLOAT32: ExchangePrecision = ExchangePrecision::Float32;
+
     /// Integers in [-100, 100] by rank and index; their sums are exact in f32.
     fn integer(rank: usize, place: usize) -> f32 {
         ((rank * 7_919 + place * 104_729) % 201) as f32 - 100.0
@@ -370,10 +402,10 @@ mod tests {
                 // Repeated, as a replica may run ahead.
                 for _ in 0..9 {
                     let mut buckets = lengths.map(|len| vec![rank as f32; len]);
-                    ops.reduce_buckets(rank, &mut buckets).unwrap();
+                    ops.reduce_buckets(rank, FLOAT32, &mut buckets).unwrap();
                 }
                 let mut buckets = lengths.map(|len| bucket(rank, len));
-                ops.reduce_buckets(rank, &mut buckets).unwrap();
+                ops.reduce_buckets(rank, FLOAT32, &mut buckets).unwrap();
                 buckets
             };
             let all: Vec<_> = thread::scope(|scope| {
@@ -438,7 +470,7 @@ mod tests {
         let ops = &SharedMemory::new(2);
         let results = thread::scope(|scope| {
             let reduce = |rank: usize| {
-                move || ops.reduce_buckets(rank, &mut [vec![0.0; 3], vec![0.0; 4 + rank]])
+                move || ops.reduce_buckets(rank, FLOAT32, &mut [vec![0.0; 3], vec![0.0; 4 + rank]])
             };
             [scope.spawn(reduce(0)), scope.spawn(reduce(1))].map(|thread| thread.join().unwrap())
         });

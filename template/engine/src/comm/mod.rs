@@ -3,6 +3,7 @@
 pub(crate) mod buckets;
 pub(crate) mod collective;
 pub(crate) mod cross_device_ops;
+pub(crate) mod exchange;
 pub(crate) mod polling;
 mod queues;
 mod rendezvous;
@@ -10,4 +11,5 @@ pub(crate) mod shared_update;
 
 pub use collective::{Collective, CrossDevice};
 pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory, add};
+pub use exchange::ExchangePrecision;
 pub use shared_update::{PIECE, check_replicas, on_all_threads};

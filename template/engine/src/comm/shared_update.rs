@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use core_affinity::CoreId;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::{ReduceOp, queues::Queues};
+use super::queues::Queues;
 use crate::{
     globals::erased,
     optim::FlatGradients,
@@ -87,7 +87,7 @@ fn cores_to_keep(threads: usize) -> Vec<CoreId> {
 }
 
 impl ReplicaContext {
-    /// Sums gradients over all replicas. With a shared update, `None` on all but the first replica of this
+    /// Sums gradients over all replicas, in the precision of `--exchange-precision`. With a shared update, `None` on all but the first replica of this
     /// process; their models are released until [`update`](Self::update).
     ///
     /// # Errors
@@ -102,8 +102,12 @@ impl ReplicaContext {
             // Only tensors without other owners are updated in place.
             erased::release()?;
         }
+        let (exchange, buckets) = (self.exchange(), gradients.buckets_mut()?);
+        exchange.round(buckets);
         self.cross_device_ops()
-            .reduce_buckets(self.rank(), gradients.buckets_mut()?)?;
+            .reduce_buckets(self.rank(), exchange, buckets)?;
+        // Emptied on the others.
+        exchange.round(buckets);
         Ok(updates.then_some(gradients))
     }
 
@@ -113,13 +117,17 @@ impl ReplicaContext {
         if self.num_replicas() == 1 {
             return Ok(());
         }
-        let ops = self.cross_device_ops();
+        let (ops, exchange) = (self.cross_device_ops(), self.exchange());
         let Some(collective) = ops.collective() else {
-            return self.all_reduce_buckets(ReduceOp::Sum, gradients.buckets_mut()?);
+            let buckets = gradients.buckets_mut()?;
+            exchange.round(buckets);
+            ops.sum_gradients(self.rank(), exchange, buckets)?;
+            exchange.round(buckets);
+            return Ok(());
         };
         // A device collective would wait forever for a failed replica.
         ops.meet()?;
-        let on_devices = gradients.sum_over(collective, self.place())?;
+        let on_devices = gradients.sum_over(collective, self.place(), exchange)?;
         ensure!(
             on_devices,
             "gradients are in host memory instead of on devices"
@@ -130,7 +138,7 @@ impl ReplicaContext {
         if self.place() > 0 {
             gradients.clear();
         }
-        ops.sum_over_workers(self.rank(), gradients.buckets_mut()?)
+        ops.sum_over_workers(self.rank(), exchange, gradients.buckets_mut()?)
     }
 
     /// Calls `update` with the gradients of [`reduce_gradients`](Self::reduce_gradients) on each replica
@@ -206,6 +214,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        comm::ReduceOp,
         globals,
         model::{load_parameters, parameters},
         optim::Gradients,

@@ -2,29 +2,26 @@ use std::{
     cell::{Cell, RefCell},
     path::Path,
     sync::{Arc, Mutex},
-    thread,
 };
 
 use burn::{
     nn::{BatchNorm, BatchNormConfig},
     tensor::Tensor,
 };
-use indexmap::IndexMap;
 
 use super::*;
 use crate::{
-    Split,
     checkpoint::{Best, Checkpoint, Checkpoints, Which},
     globals::Registry,
     metric::Mean,
     model::{hash_parameters, parameters, running_statistics},
     optim::{AdamConfig, FlatGradients, Gradients, NonFinite, ScheduledOptimizer},
+    options::Options,
     pipeline::Stage,
-    report::Report,
     strategy::{MirroredStrategy, Strategy},
     task::{ModelAndOptimizer, TrainState},
-    test_task::{self, Layers, Line, Points, create_trainable, set_up, train_step},
-    training::{Callbacks, Evaluation, Training, apply_gradients, train_shard, update_parameters},
+    test_task::{self, Layers, Line, Points, create_trainable, on_a_thread, replica_step, set_up},
+    training::{Callbacks, update_parameters},
 };
 
 /// The result of a training.
@@ -47,15 +44,12 @@ impl Trained {
 
 /// Trains `Line` on 40 examples, on a thread of its own, as the registry is per thread.
 fn train(output: &Path, words: &[&str]) -> Result<Trained> {
-    let folder = output.to_string_lossy();
-    let words = [words, &["--output-dir", &*folder]].concat();
-    thread::scope(|scope| scope.spawn(|| train_here(&words)).join().unwrap())
+    on_a_thread(output, words, train_here)
 }
 
-fn train_here(words: &[&str]) -> Result<Trained> {
-    let options = test_task::options(words);
-    let strategy = set_up(&options)?;
-    let datasets = test_task::datasets(&options, 40)?;
+fn train_here(options: &Options) -> Result<Trained> {
+    let strategy = set_up(options)?;
+    let datasets = test_task::datasets(options, 40)?;
     let after_updates = Arc::default();
     let record: Arc<Mutex<Vec<Vec<f32>>>> = Arc::clone(&after_updates);
     let callbacks = Callbacks::new().every_steps(1, move |_, _| {
@@ -64,33 +58,14 @@ fn train_here(words: &[&str]) -> Result<Trained> {
         record.lock().unwrap().push(first);
         Ok(())
     });
-    let mut report = Report::new(&options)?;
-    let mut training = Training::<Line>::start(&options, &datasets, &mut report, callbacks)?;
-    while training.has_epochs_left() {
-        let mut batches = training.begin_epoch();
-        while let Some(inputs) = training.next_batch(&mut batches) {
-            training.step(inputs, |inputs| {
-                globals::strategy()?.train(inputs, |shard| {
-                    let (losses, gradients) = train_shard::<Line>(shard, train_step)?;
-                    apply_gradients::<Line>(gradients)?;
-                    Ok(losses)
-                })
-            })?;
-        }
-        training.end_epoch(|progress, data, report| {
-            let validation = Evaluation::<Line>::start(Split::Validation, 1, data, report)?;
-            validation.end(progress.step)?;
-            Ok(Some(IndexMap::new()))
-        })?;
-    }
-    training.end()?;
+    test_task::train(options, &datasets, callbacks, replica_step)?;
     let models = averaged_models(&strategy)?;
     let parameters = after_updates.lock().unwrap().clone();
     Ok(Trained {
         parameters,
         averages: self::parameters(&models[0]),
         hashes: models.iter().map(hash_parameters).collect(),
-        checkpoint: Checkpoints::new::<Line>(&options).find(&Which::Latest)?,
+        checkpoint: Checkpoints::new::<Line>(options).find(&Which::Latest)?,
     })
 }
 

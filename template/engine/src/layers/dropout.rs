@@ -5,7 +5,7 @@ use burn::{
 };
 use rand::RngExt;
 
-use crate::replica::replica_context;
+use crate::{anomalies::Watch, replica::replica_context};
 
 /// Dropout: zeroes values at random during training, and scales the others up to keep their mean.
 ///
@@ -48,7 +48,9 @@ impl Dropout {
         });
         let device = input.device().without_autodiff();
         let mask = Tensor::from_data(TensorData::new(mask, input.shape()), &device);
-        input * Tensor::from_inner(mask)
+        let watch = Watch::begin("dropout", None);
+        let output = watch.input(input) * Tensor::from_inner(mask);
+        watch.output(output)
     }
 }
 

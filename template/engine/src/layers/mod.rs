@@ -34,7 +34,7 @@ use burn::{
     },
 };
 
-use crate::{flops, precision};
+use crate::{anomalies::Watch, flops, precision};
 
 pub use attention::causal_attention;
 pub use dropout::Dropout;
@@ -51,13 +51,15 @@ pub use rounded::multiply_in;
 /// As [`Conv2d::forward`]: shapes do not match.
 pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     flops::convolution(layer, &x);
-    precision::scale_gradients_of(layer, x, |layer, x| {
+    let watch = Watch::begin("conv2d", Some(layer.weight.id));
+    let output = precision::scale_gradients_of(layer, watch.input(x), |layer, x| {
         #[cfg(feature = "cpu-layers")]
         if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
             return convolved;
         }
         precision::conv2d(layer, x)
-    })
+    });
+    watch.output(output)
 }
 
 /// `layer.forward(x)` in the [`precision`] of this thread: from `[batch, channels, height, width]` to
@@ -67,7 +69,13 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// As [`ConvTranspose2d::forward`]: shapes do not match.
 pub fn conv_transpose2d(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
     flops::transposed_convolution(layer, &x);
-    precision::scale_gradients_of(layer, x, precision::conv_transpose2d)
+    let watch = Watch::begin("conv_transpose2d", Some(layer.weight.id));
+    let x = watch.input(x);
+    watch.output(precision::scale_gradients_of(
+        layer,
+        x,
+        precision::conv_transpose2d,
+    ))
 }
 
 /// `pool.forward(relu(layer.forward(x)))`, up to rounding.
@@ -79,7 +87,8 @@ pub fn conv_transpose2d(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
 /// As [`Conv2d::forward`]: shapes do not match.
 pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     flops::convolution(layer, &x);
-    precision::scale_gradients_of(layer, x, |layer, x| {
+    let watch = Watch::begin("conv2d_relu_max_pool2d", Some(layer.weight.id));
+    let output = precision::scale_gradients_of(layer, watch.input(x), |layer, x| {
         #[cfg(feature = "cpu-layers")]
         if convolution::is_2x2(pool)
             && let Some(pooled) = convolution::on_cpu(layer, true, &x)
@@ -91,7 +100,8 @@ pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) ->
             return pool.forward(relu(convolved));
         }
         pool.forward(relu(precision::conv2d(layer, x)))
-    })
+    });
+    watch.output(output)
 }
 
 /// `layer.forward(x)`, up to rounding: from `[.., inputs]` to `[.., outputs]`.
@@ -104,13 +114,15 @@ pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) ->
 /// As [`Linear::forward`]: shapes do not match.
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     flops::product(layer, &x);
-    precision::scale_gradients_of(layer, x, |layer, x| {
+    let watch = Watch::begin("linear", Some(layer.weight.id));
+    let output = precision::scale_gradients_of(layer, watch.input(x), |layer, x| {
         #[cfg(feature = "cpu-layers")]
         if let Some(product) = linear::on_cpu(layer, &x) {
             return product;
         }
         precision::linear(layer, x)
-    })
+    });
+    watch.output(output)
 }
 
 /// [`activation::gelu`], up to rounding: the Gaussian error linear unit of each value, of the same shape.
@@ -120,9 +132,11 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
 ///
 /// Source: D. Hendrycks and K. Gimpel, Gaussian error linear units, 2016.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let watch = Watch::begin("gelu", None);
+    let x = watch.input(x);
     #[cfg(feature = "cpu-layers")]
     if let Some(output) = gelu::on_cpu(&x) {
-        return output;
+        return watch.output(output);
     }
-    activation::gelu(x)
+    watch.output(activation::gelu(x))
 }

@@ -2,7 +2,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, activation::log_sigmoid};
 
 use super::Reduction;
-use crate::metric::per_example::ensure_equal_shapes;
+use crate::{anomalies::Watch, metric::per_example::ensure_equal_shapes};
 
 /// Binary cross-entropy between targets from 0 to 1 and logits, of one or several independent outputs: of a
 /// logit x with the target t, -w · t · log σ(x) - (1 - t) · log (1 - σ(x)), with w = 1 unless
@@ -59,9 +59,10 @@ impl BinaryCrossentropy {
         logits: Tensor<D>,
         targets: Tensor<D>,
     ) -> Result<Tensor<1>> {
-        let losses = self.of_outputs(logits, targets);
+        let watch = Watch::begin("BinaryCrossentropy", None);
+        let losses = self.of_outputs(watch.input(logits), targets);
         let losses = losses.context("a binary cross-entropy cannot be computed")?;
-        Ok(self.reduction.apply(losses))
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 
     fn of_outputs<const D: usize>(

@@ -3,6 +3,7 @@ use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
 use super::{Reduction, sum_per_example};
 use crate::{
+    anomalies::Watch,
     metric::confusion::no_class,
     replica::{is_cpu, read_data},
 };
@@ -97,14 +98,18 @@ impl SparseCategoricalCrossentropy {
         ensure_weights_of_classes("a cross-entropy", self.class_weights.as_deref(), classes)?;
         ensure_labels_of_classes(&labels, classes, self.ignored)
             .context("a cross-entropy cannot be computed")?;
+        let watch = Watch::begin("SparseCategoricalCrossentropy", None);
+        let logits = watch.input(logits);
         let labels = labels.unsqueeze_dim::<D>(1); // [batch, 1, ..]
         let Some(ignored) = self.ignored else {
-            return Ok(self.reduction.apply(self.of_observations(logits, labels)));
+            let losses = self.of_observations(logits, labels); // [batch, 1, ..]
+            return Ok(watch.output(self.reduction.apply(losses)));
         };
         let is_ignored = labels.clone().equal_elem(ignored); // [batch, 1, ..]
         let labels = labels.mask_fill(is_ignored.clone(), 0); // [batch, 1, ..]
         let losses = self.of_observations(logits, labels); // [batch, 1, ..]
-        Ok(self.reduction.apply(mean_of_others(losses, is_ignored)))
+        let losses = mean_of_others(losses, is_ignored);
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 
     /// From logits `[batch, classes, ..]` and labels `[batch, 1, ..]` to losses `[batch, 1, ..]`.

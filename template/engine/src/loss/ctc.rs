@@ -2,7 +2,10 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Int, Tensor, activation::log_softmax, module::ctc_loss};
 
 use super::Reduction;
-use crate::replica::{is_cpu, read_data};
+use crate::{
+    anomalies::Watch,
+    replica::{is_cpu, read_data},
+};
 
 /// Connectionist temporal classification: the negative log-probability of a sequence of labels, over all its
 /// alignments with the time steps of longer logits, in which a label may repeat and blanks may stand between.
@@ -59,6 +62,8 @@ impl Ctc {
     ) -> Result<Tensor<1>> {
         self.ensure_fits(&logits, &labels, &time_steps, &label_counts)
             .context("a CTC loss cannot be computed")?;
+        let watch = Watch::begin("Ctc", None);
+        let logits = watch.input(logits);
         let log_probabilities = log_softmax(logits, 2).swap_dims(0, 1); // [time, batch, classes]
         let losses = ctc_loss(
             log_probabilities,
@@ -67,7 +72,7 @@ impl Ctc {
             label_counts,
             self.blank,
         );
-        Ok(self.reduction.apply(losses))
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 
     fn ensure_fits(

@@ -11,7 +11,7 @@ use super::{
         ensure_labels_fit, ensure_labels_of_classes, ensure_weights_of_classes, losses_of_labels,
     },
 };
-use crate::metric::per_example::ensure_equal_shapes;
+use crate::{anomalies::Watch, metric::per_example::ensure_equal_shapes};
 
 /// The least probability of being wrong, the smallest normal 32-bit number: the power of a `gamma` below 1
 /// has no finite derivative at 0.
@@ -85,9 +85,10 @@ impl SparseCategoricalFocal {
         logits: Tensor<D>,
         labels: Tensor<E, Int>,
     ) -> Result<Tensor<1>> {
-        let losses = self.of_observations(logits, labels);
+        let watch = Watch::begin("SparseCategoricalFocal", None);
+        let losses = self.of_observations(watch.input(logits), labels);
         let losses = losses.context("a focal loss cannot be computed")?;
-        Ok(self.reduction.apply(losses))
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 
     fn of_observations<const D: usize, const E: usize>(
@@ -179,9 +180,10 @@ impl BinaryFocal {
         logits: Tensor<D>,
         targets: Tensor<D>,
     ) -> Result<Tensor<1>> {
-        let losses = self.of_outputs(logits, targets);
+        let watch = Watch::begin("BinaryFocal", None);
+        let losses = self.of_outputs(watch.input(logits), targets);
         let losses = losses.context("a binary focal loss cannot be computed")?;
-        Ok(self.reduction.apply(losses))
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 
     fn of_outputs<const D: usize>(

@@ -5,7 +5,7 @@ use burn::{
 };
 
 use super::Reduction;
-use crate::metric::per_example::ensure_equal_shapes;
+use crate::{anomalies::Watch, metric::per_example::ensure_equal_shapes};
 
 /// Huber loss: d² / 2 for an error d up to `delta`, and delta · (|d| - delta / 2) beyond it, so that outliers
 /// count less than in a squared error.
@@ -59,9 +59,11 @@ impl Huber {
         targets: Tensor<D>,
     ) -> Result<Tensor<1>> {
         ensure_fits("a Huber loss", "delta", self.delta, &predictions, &targets)?;
+        let watch = Watch::begin("Huber", None);
+        let predictions = watch.input(predictions);
         let huber = HuberLossConfig::new(self.delta).init();
         let losses = huber.forward_no_reduction(predictions, targets);
-        Ok(self.reduction.apply(losses))
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 }
 
@@ -125,9 +127,11 @@ impl SmoothL1 {
             &predictions,
             &targets,
         )?;
+        let watch = Watch::begin("SmoothL1", None);
+        let predictions = watch.input(predictions);
         let smooth = SmoothL1LossConfig::new().with_beta(self.beta).init();
         let losses = smooth.forward(predictions, targets);
-        Ok(self.reduction.apply(losses))
+        Ok(watch.output(self.reduction.apply(losses)))
     }
 }
 

@@ -13,7 +13,10 @@ use burn::tensor::Tensor;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::replica::{is_cpu, read_all, replica_context};
+use crate::{
+    anomalies::Watch,
+    replica::{is_cpu, read_all, replica_context},
+};
 
 pub use binary::BinaryCrossentropy;
 pub use cross_entropy::SparseCategoricalCrossentropy;
@@ -73,6 +76,8 @@ pub fn compute_average_loss(
     sample_weights: Option<Tensor<1>>,
     denominator: usize,
 ) -> Result<Tensor<1>> {
+    let watch = Watch::begin("compute_average_loss", None);
+    let per_example_losses = watch.input(per_example_losses);
     let weighted = match sample_weights {
         None => per_example_losses,
         Some(weights) => {
@@ -84,10 +89,10 @@ pub fn compute_average_loss(
             per_example_losses * weights
         }
     };
-    Ok(match denominator {
+    Ok(watch.output(match denominator {
         0 => Tensor::zeros([1], &weighted.device()),
         _ => weighted.sum() / denominator as f64,
-    })
+    }))
 }
 
 /// A regularisation loss, such as weight decay, divided by the number of losses summed in an update: each

@@ -85,7 +85,7 @@ pub(crate) fn named_ids<M: Module>(model: &M) -> Vec<(String, ParamId)> {
 }
 
 /// Name and id of each float tensor, and whether it requires a gradient.
-fn all_float<M: Module>(model: &M) -> Vec<(String, ParamId, bool)> {
+pub(crate) fn all_float<M: Module>(model: &M) -> Vec<(String, ParamId, bool)> {
     #[derive(Default)]
     struct Find {
         /// Names of the fields down to the visited one.

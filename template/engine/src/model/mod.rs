@@ -5,7 +5,7 @@ mod parameters;
 pub(crate) mod random_layers;
 mod statistics;
 
-pub(crate) use frozen::{freeze, frozen, keep_frozen, named_ids};
+pub(crate) use frozen::{all_float, freeze, frozen, keep_frozen, named_ids};
 pub(crate) use parameters::{
     Choose, first_non_finite, read_parameters, trains, trains_or_is_frozen,
 };

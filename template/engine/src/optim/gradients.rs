@@ -15,6 +15,7 @@ use indexmap::IndexMap;
 
 use crate::{
     comm::{
+        ExchangePrecision,
         buckets::{Buckets, Flat, Place, places},
         collective::Collective,
     },
@@ -250,12 +251,18 @@ impl FlatGradients {
         Ok(self.buckets.host()?)
     }
 
-    /// All-reduces gradients on devices over the replicas of this process; false if they are in host memory.
+    /// All-reduces gradients on devices over the replicas of this process, in the precision `exchange`; false if
+    /// they are in host memory.
     ///
     /// # Errors
     /// The gradients of this replica are on several devices.
-    pub(crate) fn sum_over(&mut self, collective: &dyn Collective, place: usize) -> Result<bool> {
-        let squares = self.buckets.sum_over(collective, place)?;
+    pub(crate) fn sum_over(
+        &mut self,
+        collective: &dyn Collective,
+        place: usize,
+        exchange: ExchangePrecision,
+    ) -> Result<bool> {
+        let squares = self.buckets.sum_over(collective, place, exchange)?;
         let are_on_devices = squares.is_some();
         self.norm = Norm {
             read: None,

@@ -1,7 +1,6 @@
 //! Optimizers, learning-rate schedules and gradients.
 
 mod adam;
-mod anomalies;
 mod gradients;
 mod groups;
 mod nadam;
@@ -9,7 +8,6 @@ mod optimizer;
 mod schedule;
 
 pub use adam::{Adam, AdamConfig, AdamState};
-pub(crate) use anomalies::{detect_anomalies, detects_anomalies, ensure_no_anomaly};
 pub use gradients::{FlatGradients, Gradients, NonFinite};
 pub(crate) use gradients::{NormCheck, NotFinite};
 pub use groups::Group;

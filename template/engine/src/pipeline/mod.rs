@@ -19,7 +19,7 @@ use burn::{
 };
 
 use crate::{
-    flops,
+    anomalies, flops,
     model::random_layers::begin_forward_pass,
     optim::Gradients,
     precision,
@@ -99,6 +99,7 @@ impl Pipeline {
                     model: model.clone(),
                     forward: stage.forward,
                     draws_from_burn,
+                    parts,
                     micro_batches: micro_batches.to_vec().into(),
                     device: self.devices[number].clone(),
                     messages: receiver,
@@ -112,15 +113,19 @@ impl Pipeline {
         for (number, stage) in ends.by_ref().take(stages.len() - 1).enumerate() {
             let (sender, result) = channel();
             let neighbours = [stage.earlier.clone(), stage.next.clone()];
-            let recording = flops::recording();
+            let (recording, trace) = (flops::recording(), anomalies::trace());
             let run = move |context: &ReplicaContext| {
                 if let Some(batch) = batch {
                     context.begin_batch(batch);
                 }
                 precision::set(precision);
-                match recording {
+                let run = || match recording {
                     Some(recording) => recording.during(|| stage.run(parts)),
                     None => stage.run(parts),
+                };
+                match trace {
+                    Some(trace) => trace.during(run),
+                    None => run(),
                 }
             };
             let done = move |gradients: Result<Option<GradientsParams>>| {
@@ -182,6 +187,8 @@ struct StageEnds<M: 'static, B: 'static> {
     forward: fn(&M, &B, Activation) -> Activation,
     /// Whether random layers of the model draw from the generator of Burn.
     draws_from_burn: bool,
+    /// Number of micro-batches.
+    parts: usize,
     /// Remaining micro-batches.
     micro_batches: VecDeque<B>,
     device: Device,
@@ -225,6 +232,7 @@ impl<M: Module, B: Module> StageEnds<M, B> {
     fn compute(&mut self, input: Activation) -> Result<(Activation, Activation)> {
         let start = input.begin_at(&self.inner_device(), self.earlier.is_some());
         let micro_batch = self.micro_batches.pop_front().context("a micro-batch")?;
+        anomalies::begin_part(self.parts - self.micro_batches.len() - 1);
         let micro_batch = micro_batch.to_device(&self.device);
         let _forward = begin_forward_pass(self.draws_from_burn)?;
         let output = (self.forward)(&self.model, &micro_batch, start.clone());

@@ -9,6 +9,7 @@ use burn::{
     tensor::{DType, FloatDType, Tensor},
 };
 
+use crate::anomalies::Watch;
 #[cfg(any(feature = "gpu", feature = "cpu-layers"))]
 use crate::layers::operation::{Operation, OperationBackend, Primitive, on_backend};
 
@@ -20,6 +21,13 @@ use super::{Half, active, is_cpu, loss_scale};
 /// # Panics
 /// As [`Tensor::matmul`]: shapes do not match.
 pub fn matmul<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tensor<D> {
+    let watch = Watch::begin("matmul", None);
+    let (left, right) = (watch.input(left), watch.input(right));
+    watch.output(product(left, right))
+}
+
+/// As [`matmul`], for layers that are checked as a whole by `--detect-anomalies`.
+pub(crate) fn product<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tensor<D> {
     let Some(cast) = Cast::of(&left).filter(|_| right.dtype() == DType::F32) else {
         return left.matmul(right);
     };

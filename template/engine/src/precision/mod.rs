@@ -23,7 +23,7 @@ use clap::ValueEnum;
 
 #[cfg(feature = "gpu")]
 pub(crate) use autocast::Cast;
-pub(crate) use autocast::{conv_transpose2d, conv2d, linear, scale_gradients_of};
+pub(crate) use autocast::{conv_transpose2d, conv2d, linear, product, scale_gradients_of};
 pub use autocast::{matmul, scale_gradients};
 pub use loss_scale::LossScale;
 pub(crate) use loss_scale::accepts;

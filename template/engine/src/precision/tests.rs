@@ -1,4 +1,4 @@
-use std::{path::Path, sync::Arc, sync::Mutex, thread};
+use std::path::Path;
 
 use burn::{
     module::Module,
@@ -10,20 +10,17 @@ use burn::{
     optim::GradientsParams,
     tensor::{Distribution, GradientCheckpointingStrategy, Tensor},
 };
-use indexmap::IndexMap;
 
 use super::*;
 use crate::{
-    checkpoint::{Checkpoints, Which},
     data::Shard,
-    globals::{self, erased},
+    globals,
     layers::{self, gelu},
     loss::Losses,
     optim::{FlatGradients, Gradients},
     replica::replica_context,
-    report::Report,
-    test_task::{self, Line, set_up, train_step},
-    training::{Callbacks, Training, apply_gradients, train_shard},
+    test_task::{Line, OVERFLOWING, PLAIN, Recipe, Trained, train_by, train_step},
+    training::{apply_gradients, train_shard},
     workers::Alone,
 };
 
@@ -286,17 +283,6 @@ fn the_loss_scale_falls_at_an_overflow_and_grows_after_2000_updates() {
     assert!(!state.can_fall());
 }
 
-/// What is left of a training.
-#[derive(Debug, PartialEq)]
-struct Trained {
-    /// A hash of the parameters after each update.
-    hashes: Vec<u64>,
-    /// Of all replicas.
-    scales: Vec<Option<LossScale>>,
-    /// Of the last checkpoint.
-    saved: (String, Option<LossScale>),
-}
-
 /// A step whose gradients on the last replica overflow in the second update.
 fn overflowing_step(shard: Shard<f32>) -> Result<Losses> {
     let replica = replica_context()?;
@@ -317,45 +303,13 @@ fn overflowing_step(shard: Shard<f32>) -> Result<Losses> {
     Ok(losses)
 }
 
-/// Trains `Line` on 40 examples, on a thread of its own, as the registry is per thread.
+/// Trains by [`overflowing_step`].
 fn train(output: &Path, words: &[&str]) -> Result<Trained> {
-    let folder = output.to_string_lossy();
-    let words = [words, &["--output-dir", &*folder, "--batch-size", "4"]].concat();
-    thread::scope(|scope| scope.spawn(|| train_here(&words)).join().unwrap())
-}
-
-fn train_here(words: &[&str]) -> Result<Trained> {
-    let options = test_task::options(words);
-    let strategy = set_up(&options)?;
-    let datasets = test_task::datasets(&options, 40)?;
-    let hashes: Arc<Mutex<Vec<u64>>> = Arc::default();
-    let record = Arc::clone(&hashes);
-    let callbacks = Callbacks::new().every_steps(1, move |_, _| {
-        let hash = globals::strategy()?.run_on_first(|_| erased::hash())?;
-        record.lock().unwrap().push(hash);
-        Ok(())
-    });
-    let mut report = Report::new(&options)?;
-    let mut training = Training::<Line>::start(&options, &datasets, &mut report, callbacks)?;
-    while training.has_epochs_left() {
-        let mut batches = training.begin_epoch();
-        while let Some(inputs) = training.next_batch(&mut batches) {
-            training.step(inputs, |inputs| {
-                globals::strategy()?.train(inputs, overflowing_step)
-            })?;
-        }
-        training.end_epoch(|_, _, _| Ok(Some(IndexMap::new())))?;
-    }
-    training.end()?;
-    let scales = strategy.run_on_all(|_| Ok(loss_scale()))?;
-    let manifest = Checkpoints::new::<Line>(&options).find(&Which::Latest)?;
-    let manifest = manifest.manifest;
-    let hashes = hashes.lock().unwrap().clone();
-    Ok(Trained {
-        hashes,
-        scales: scales.into_iter().collect(),
-        saved: (manifest.parameters, manifest.loss_scale),
-    })
+    let recipe = Recipe {
+        step: overflowing_step,
+        ..PLAIN
+    };
+    train_by(recipe, output, words)
 }
 
 #[test]
@@ -428,4 +382,28 @@ fn an_overflow_in_float32_is_left_to_the_policy_of_the_task() {
     // Values are named where they are read at once, and steps on GPUs.
     let is_named = ["holds", "of step 2 are not finite"].map(|words| error.contains(words));
     assert_ne!(is_named, [false; 2], "{error}");
+}
+
+/// One example overflows on one replica, in the backward pass of its micro-batch.
+#[test]
+fn an_overflow_of_a_pipeline_skips_the_update_on_all_replicas() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = |epochs| {
+        let strategy = ["--strategy", "model-parallel", "--replicas", "2"];
+        let more = ["--micro-batches", "2", "--precision", "float16", "--epochs"];
+        [&strategy[..], &more, &[epochs]].concat()
+    };
+    let train = |name: &str, words: &[&str]| {
+        train_by(OVERFLOWING, &folder.path().join(name), words).unwrap()
+    };
+    let whole = train("whole", &words("2"));
+    let state = whole.saved.1.unwrap();
+    assert_eq!((state.scale, state.skipped), (16_384.0, 2), "{whole:?}");
+    assert_eq!(whole.scales, [Some(state); 2]);
+    let skips = whole.hashes.windows(2).filter(|pair| pair[0] == pair[1]);
+    // The very first update has none before it.
+    assert!((1..=2).contains(&skips.count()), "{whole:?}");
+    train("parts", &words("1"));
+    let parts = train("parts", &[&words("2")[..], &["--resume"]].concat());
+    assert_eq!((parts.saved, parts.scales), (whole.saved, whole.scales));
 }

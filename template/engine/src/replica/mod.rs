@@ -25,7 +25,9 @@ use rand::rngs::StdRng;
 use rayon::ThreadPoolBuilder;
 
 use crate::{
-    comm::{CrossDeviceOps, ReduceOp, polling::receive, shared_update::SharedUpdate},
+    comm::{
+        CrossDeviceOps, ExchangePrecision, ReduceOp, polling::receive, shared_update::SharedUpdate,
+    },
     data::{BatchInfo, stream},
     pipeline::Pipeline,
     strategy::ParameterServer,
@@ -71,6 +73,8 @@ pub struct ReplicaContext {
     parts: Cell<usize>,
     /// Whether random layers of the model draw from the generator of Burn.
     draws_from_burn: Cell<bool>,
+    /// The precision of gradients sent to other replicas.
+    exchange: Cell<ExchangePrecision>,
     /// Nanoseconds that replicas of this process spent reading examples that were not prefetched.
     reading: Arc<AtomicU64>,
     /// Examples and tokens that replicas of this process trained on.
@@ -203,6 +207,15 @@ impl ReplicaContext {
 
     pub(crate) fn draws_from_burn(&self) -> bool {
         self.draws_from_burn.get()
+    }
+
+    pub(crate) fn set_exchange(&self, exchange: ExchangePrecision) {
+        self.exchange.set(exchange);
+    }
+
+    /// The precision of gradients sent to other replicas and parameter servers.
+    pub(crate) fn exchange(&self) -> ExchangePrecision {
+        self.exchange.get()
     }
 
     pub(crate) fn begin_batch(&self, batch: BatchInfo) {
@@ -402,6 +415,7 @@ impl ReplicaThreads {
                 pipeline,
                 parts: Cell::new(1),
                 draws_from_burn: Cell::new(false),
+                exchange: Cell::default(),
                 reading,
                 trained,
             };

@@ -245,7 +245,7 @@ mod tests {
             answer(command.args(["-c", script]), Instant::now() + wait)
         };
         let started = Instant::now();
-        assert_eq!(ask("sleep 60", Duration::from_millis(50)), None);
+        assert_eq!(ask("exec sleep 60", Duration::from_millis(50)), None);
         assert!(started.elapsed() < Duration::from_secs(30));
         assert_eq!(ask("echo no; exit 3", PATIENCE), None);
         assert_eq!(ask("echo yes", PATIENCE).as_deref(), Some("yes\n"));

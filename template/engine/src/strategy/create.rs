@@ -10,12 +10,12 @@ use super::{
     ParameterServerOptions, ParameterServerStrategy, Strategy,
 };
 use crate::{
-    comm::check_replicas,
+    anomalies::detect_anomalies,
+    comm::{ExchangePrecision, check_replicas},
     kernels,
     launch::connect_servers,
-    optim::detect_anomalies,
     options::{Options, StrategyKind},
-    precision,
+    precision::{self, Half},
     replica::{chosen_devices, visible_devices},
     run_record::settings_of_job,
     task::Task,
@@ -86,8 +86,25 @@ pub fn create_strategy<T: Task>(
             }
         }
     };
-    precision::start(&strategy, half.get())?;
+    begin(&strategy, options, half.get())?;
     Ok(strategy)
+}
+
+/// Begins on all replicas, with products in `half`.
+///
+/// # Errors
+/// A thread is gone.
+pub(super) fn begin(
+    strategy: &Arc<dyn Strategy>,
+    options: &Options,
+    half: Option<Half>,
+) -> Result<()> {
+    let exchange = options.exchange_precision;
+    strategy.run_on_all(move |replica| {
+        replica.set_exchange(exchange);
+        Ok(())
+    })?;
+    precision::start(strategy, half)
 }
 
 /// Refuses options that the chosen strategy would ignore.
@@ -106,6 +123,24 @@ fn ensure_options_fit(options: &Options) -> Result<()> {
         options.cross_device_ops.is_none() || sums.contains(&strategy),
         "--cross-device-ops is for --strategy mirrored and multi-worker-mirrored, which sum gradients \
          over GPUs: leave it out"
+    );
+    ensure_exchanges(options)
+}
+
+/// Refuses `--exchange-precision bfloat16` for strategies whose replicas do not send gradients to each other.
+fn ensure_exchanges(options: &Options) -> Result<()> {
+    let (strategy, reason) = match options.strategy {
+        StrategyKind::OneDevice => ("one-device", "its only replica exchanges no gradients"),
+        StrategyKind::Remote => (
+            "remote",
+            "the servers send gradients to this program as tensors of Burn in float32",
+        ),
+        _ => return Ok(()),
+    };
+    ensure!(
+        options.exchange_precision == ExchangePrecision::Float32,
+        "--exchange-precision bfloat16 is not for --strategy {strategy}: {reason}; leave it out, or choose another \
+         strategy"
     );
     Ok(())
 }

@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use super::Strategy;
 use crate::{
     comm::{
-        CrossDeviceOps, ReduceOp, SharedMemory,
+        CrossDeviceOps, ExchangePrecision, ReduceOp, SharedMemory,
         collective::{Collective, CrossDevice, connect, ensure_connected},
         cross_device_ops::add_bucket,
     },
@@ -141,14 +141,38 @@ struct HierarchicalOps {
 }
 
 impl HierarchicalOps {
+    /// All-reduces buckets; over processes, sums in the precision `exchange`.
+    fn reduce_to_all(
+        &self,
+        rank: usize,
+        op: ReduceOp,
+        exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
+        let (local, count) = (rank - self.first_rank, buckets.len());
+        let mut pending = VecDeque::new();
+        for bucket in buckets.iter_mut() {
+            self.local.all_reduce(local, op, bucket)?;
+            if local == 0 {
+                let values = mem::take(bucket);
+                pending.push_back(self.start_over_workers(op, exchange, count, values)?);
+            }
+        }
+        self.finish(local, pending, buckets)
+    }
+
     /// Starts the reduction over processes of `values`, one of `buckets` buckets.
     fn start_over_workers(
         &self,
         op: ReduceOp,
+        exchange: ExchangePrecision,
         buckets: usize,
         values: Vec<f32>,
     ) -> Result<PendingSum> {
         match op {
+            ReduceOp::Sum if exchange == ExchangePrecision::Bfloat16 => {
+                self.workers.start_sum_bf16(values)
+            }
             // A single bucket has nothing to overlap with.
             ReduceOp::Sum if buckets == 1 => Ok(PendingSum::Ready(self.workers.sum_f32(values)?)),
             ReduceOp::Sum => self.workers.start_sum_f32(values),
@@ -192,28 +216,35 @@ impl CrossDeviceOps for HierarchicalOps {
         op: ReduceOp,
         buckets: &mut [Vec<f32>],
     ) -> Result<()> {
-        let (local, count) = (rank - self.first_rank, buckets.len());
-        let mut pending = VecDeque::new();
-        for bucket in buckets.iter_mut() {
-            self.local.all_reduce(local, op, bucket)?;
-            if local == 0 {
-                pending.push_back(self.start_over_workers(op, count, mem::take(bucket))?);
-            }
-        }
-        self.finish(local, pending, buckets)
+        self.reduce_to_all(rank, op, ExchangePrecision::Float32, buckets)
+    }
+
+    fn sum_gradients(
+        &self,
+        rank: usize,
+        exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
+        self.reduce_to_all(rank, ReduceOp::Sum, exchange, buckets)
     }
 
     fn collective(&self) -> Option<&dyn Collective> {
         self.local.collective()
     }
 
-    fn sum_over_workers(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
+    fn sum_over_workers(
+        &self,
+        rank: usize,
+        exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
         let (local, count) = (rank - self.first_rank, buckets.len());
         let mut pending = VecDeque::new();
         if local == 0 {
             for bucket in buckets.iter_mut() {
                 pending.push_back(self.start_over_workers(
                     ReduceOp::Sum,
+                    exchange,
                     count,
                     mem::take(bucket),
                 )?);
@@ -222,7 +253,12 @@ impl CrossDeviceOps for HierarchicalOps {
         self.finish(local, pending, buckets)
     }
 
-    fn reduce_buckets(&self, rank: usize, buckets: &mut [Vec<f32>]) -> Result<()> {
+    fn reduce_buckets(
+        &self,
+        rank: usize,
+        exchange: ExchangePrecision,
+        buckets: &mut [Vec<f32>],
+    ) -> Result<()> {
         let (local, count) = (rank - self.first_rank, buckets.len());
         let others = self.local.move_to_first(local, buckets)?;
         if local > 0 {
@@ -231,7 +267,8 @@ impl CrossDeviceOps for HierarchicalOps {
         let mut pending = VecDeque::new();
         for (place, bucket) in buckets.iter_mut().enumerate() {
             add_bucket(bucket, place, &others)?;
-            pending.push_back(self.start_over_workers(ReduceOp::Sum, count, mem::take(bucket))?);
+            let values = mem::take(bucket);
+            pending.push_back(self.start_over_workers(ReduceOp::Sum, exchange, count, values)?);
         }
         for (bucket, sum) in buckets.iter_mut().zip(pending) {
             *bucket = self.workers.finish_sum_f32(sum)?;
@@ -274,174 +311,4 @@ impl CrossDeviceOps for HierarchicalOps {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use anyhow::Context;
-
-    use super::*;
-    use crate::comm::collective::tests::{InMemory, gradients};
-
-    /// One of two processes, simulated by threads.
-    struct Half {
-        index: usize,
-        hosts: [String; 2],
-        memory: Arc<SharedMemory>,
-    }
-
-    impl Workers for Half {
-        fn index(&self) -> usize {
-            self.index
-        }
-
-        fn hosts(&self) -> &[String] {
-            &self.hosts
-        }
-
-        fn start_sum_f32(&self, mut values: Vec<f32>) -> Result<PendingSum> {
-            self.memory
-                .all_reduce(self.index, ReduceOp::Sum, &mut values)?;
-            Ok(PendingSum::Ready(values))
-        }
-
-        fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>> {
-            match sum {
-                PendingSum::Ready(sum) => Ok(sum),
-                PendingSum::Coming { .. } => unreachable!("sums are ready at once"),
-            }
-        }
-
-        fn sum_f64(&self, values: &mut Vec<f64>) -> Result<()> {
-            let mut singles = values.iter().map(|value| *value as f32).collect();
-            self.memory
-                .all_reduce(self.index, ReduceOp::Sum, &mut singles)?;
-            *values = singles.into_iter().map(f64::from).collect();
-            Ok(())
-        }
-
-        fn all_gather(&self, _what: &'static str, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-            let word = |place: usize| {
-                let word = bytes[place * 8..][..8].try_into().unwrap();
-                self.memory.all_gather(self.index, u64::from_le_bytes(word))
-            };
-            let words: Vec<Vec<u64>> = (0..bytes.len() / 8).map(word).collect::<Result<_>>()?;
-            let of = |process: usize| {
-                let words = words.iter().map(|all| all[process].to_le_bytes());
-                words.collect::<Vec<_>>().concat()
-            };
-            Ok((0..2).map(of).collect())
-        }
-
-        fn broadcast(&self, _what: &'static str, bytes: Vec<u8>) -> Result<Vec<u8>> {
-            Ok(bytes)
-        }
-    }
-
-    /// The operations of two processes with two replicas each, with or without a device collective.
-    fn ops_of_two(is_connected: bool) -> [HierarchicalOps; 2] {
-        let memory = Arc::new(SharedMemory::new(2));
-        [0, 1].map(|index| HierarchicalOps {
-            first_rank: 2 * index,
-            local: match is_connected {
-                true => SharedMemory::new(2).with_collective(InMemory::between(2)),
-                false => SharedMemory::new(2),
-            },
-            workers: Arc::new(Half {
-                index,
-                hosts: ["a".to_owned(), "b".to_owned()],
-                memory: Arc::clone(&memory),
-            }),
-            words: RwLock::default(),
-        })
-    }
-
-    /// The results of `work` on two replicas of each of two processes, by rank.
-    fn on_four<T: Send>(work: impl Fn(&HierarchicalOps, usize) -> T + Sync) -> Vec<T> {
-        let (ops, work) = (&ops_of_two(false), &work);
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..4)
-                .map(|rank| scope.spawn(move || work(&ops[rank / 2], rank)))
-                .collect();
-            let values = threads.into_iter().map(|thread| thread.join().unwrap());
-            values.collect()
-        })
-    }
-
-    #[test]
-    fn buckets_are_reduced_over_all_replicas_of_all_processes() {
-        for (op, divisor) in [(ReduceOp::Sum, 1.0), (ReduceOp::Mean, 4.0)] {
-            let value = |rank: usize, bucket: usize, place: usize| {
-                (rank * 100 + bucket * 10 + place) as f32
-            };
-            let lens = [5, 1, 0, 7];
-            let bucket = |rank, bucket: usize| {
-                (0..lens[bucket])
-                    .map(|place| value(rank, bucket, place))
-                    .collect::<Vec<_>>()
-            };
-            let all = on_four(|ops, rank| {
-                let mut buckets: Vec<_> = (0..lens.len()).map(|at| bucket(rank, at)).collect();
-                ops.all_reduce_buckets(rank, op, &mut buckets).unwrap();
-                buckets
-            });
-            let sum = |bucket: usize, place: usize| {
-                (0..4).map(|rank| value(rank, bucket, place)).sum::<f32>() / divisor
-            };
-            let expected: Vec<Vec<f32>> = lens
-                .iter()
-                .enumerate()
-                .map(|(bucket, len)| (0..*len).map(|place| sum(bucket, place)).collect())
-                .collect();
-            for buckets in all {
-                assert_eq!(buckets, expected, "{op:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn buckets_are_reduced_to_the_first_replica_of_each_process() {
-        let all = on_four(|ops, rank| {
-            let mut buckets = [5, 1, 0, 7].map(|len| vec![rank as f32 + 1.0; len]);
-            ops.reduce_buckets(rank, &mut buckets).unwrap();
-            buckets
-        });
-        let sums = [5, 1, 0, 7].map(|len| vec![10.0; len]);
-        let nothing = [0; 4].map(|_| Vec::new());
-        assert_eq!(all, [sums.clone(), nothing.clone(), sums, nothing]);
-    }
-
-    #[test]
-    fn what_devices_summed_is_summed_over_processes() {
-        let of_process = |(index, ops): (usize, HierarchicalOps)| {
-            let part = Part {
-                role: Role::Replica,
-                first_rank: 2 * index,
-                replicas: 4,
-                sharing_cores: 4,
-            };
-            let devices = vec![Device::flex(); 2];
-            let replicas = ReplicaThreads::start_part(devices, part, Arc::new(ops)).unwrap();
-            let nothing = [(), ()].into_iter().collect();
-            let sums = replicas.run(nothing, |(), replica| {
-                let summed = replica.reduce_gradients(gradients(replica)?)?;
-                summed.context("each replica has the sums")?.to_values()
-            });
-            sums.unwrap().into_iter().collect::<Vec<_>>()
-        };
-        let processes = ops_of_two(true).into_iter().enumerate();
-        let sums: Vec<_> = thread::scope(|scope| {
-            let processes = processes.map(|process| scope.spawn(move || of_process(process)));
-            let processes: Vec<_> = processes.collect();
-            let sums = processes.into_iter().map(|process| process.join().unwrap());
-            sums.collect()
-        });
-        // 2 + 4 + 6 + 8, twice.
-        assert_eq!(sums, [0, 1].map(|_| vec![vec![20.0, 20.0, 0.0, 0.0]; 2]));
-    }
-
-    #[test]
-    fn words_come_in_the_order_of_ranks() {
-        let all = on_four(|ops, rank| ops.all_gather(rank, rank as u64 + 7).unwrap());
-        assert_eq!(all, vec![vec![7, 8, 9, 10]; 4]);
-    }
-}
+mod tests;

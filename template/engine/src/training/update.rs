@@ -3,11 +3,12 @@
 use anyhow::Result;
 
 use crate::{
+    anomalies::{check_images, checked, detects_anomalies},
     comm::ReduceOp,
     data::{Collate, Shard},
     ema, flops, globals,
     loss::Losses,
-    optim::{FlatGradients, Gradients, detects_anomalies, ensure_no_anomaly},
+    optim::{FlatGradients, Gradients},
     pipeline::Pipeline,
     precision,
     replica::{PerReplica, replica_context},
@@ -45,12 +46,14 @@ pub fn train_shard<T: Task>(
     shard: Shard<T::Example>,
     train_step: impl FnOnce(T::Batch) -> Result<(Losses, Gradients)>,
 ) -> Result<(Losses, Gradients)> {
-    let trained = trained_shard::<T>(shard, train_step)?;
-    if detects_anomalies() {
-        let (losses, gradients) = &trained;
-        globals::with_model::<T, _>(|model| ensure_no_anomaly(model, losses, gradients))??;
+    if !detects_anomalies() {
+        return trained_shard::<T>(shard, train_step);
     }
-    Ok(trained)
+    let pipeline = replica_context()?.pipeline().map(Pipeline::micro_batches);
+    let parts = pipeline.unwrap_or(1);
+    checked::<T>(shard.indices(), parts, || {
+        trained_shard::<T>(shard, train_step)
+    })
 }
 
 fn trained_shard<T: Task>(
@@ -68,6 +71,7 @@ fn trained_shard<T: Task>(
         _ => match shard.load::<T::Batch>()? {
             Some(batch) => {
                 let tokens = batch.tokens();
+                check_images(|| batch.images());
                 flops::observe::<T, _>(examples, tokens, || train_step(batch))
             }
             // A replica without examples still joins the all-reduce and gets the same update.
@@ -111,7 +115,7 @@ pub fn apply_gradients<T: Task>(gradients: Gradients) -> Result<()> {
     }
     if let Some(server) = replica.parameter_server() {
         // The server updates its parameters for all replicas.
-        server.push(replica.rank(), &gradients)?;
+        server.push(&replica, &gradients)?;
         return ema::update_statistics_at::<T>(globals::step() + 1);
     }
     let gradients = replica.reduce_gradients(gradients)?;

@@ -14,15 +14,15 @@ mod tests;
 use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::module::Module;
+use burn::{module::Module, tensor::Device};
 use burn_store::ModuleSnapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    checkpoint::{Files, MODEL, load_model, model_files},
+    checkpoint::{Files, MODEL, Which, load_model, model_files},
     globals,
     model::{first_non_finite, running_statistics, trains_or_is_frozen},
-    options::Options,
+    options::{Export, Options, WeightFormat},
     task::Task,
 };
 use file::WeightFile;
@@ -101,6 +101,37 @@ fn read<T: Task>(path: &Path, partial: bool) -> Result<Initial> {
         files,
         lines,
     })
+}
+
+/// `model` with the weights of the file at `path`, of any format of `--init-from`, as for a part of a model that was
+/// trained elsewhere; `names` are renames, such as `WEIGHT_NAMES` of a project.
+///
+/// # Errors
+/// The file cannot be read, or lacks a weight of the model or has it in another shape; the message lists what fits.
+pub fn load<M: Module>(model: M, path: &Path, names: WeightNames) -> Result<M> {
+    let cannot = || format!("cannot load {}", path.display());
+    let trains = model.devices().iter().any(Device::is_autodiff);
+    let file = file::read(path).with_context(cannot)?;
+    let (model, _) = fitted(model, file, names, false).with_context(cannot)?;
+    Ok(match trains {
+        true => model.train(),
+        false => model,
+    })
+}
+
+/// Writes the weights of `model` to a new file at `path`, atomically, as `export` does.
+///
+/// # Errors
+/// The file exists or cannot be written.
+pub fn save<M: Module>(model: &M, path: &Path, format: WeightFormat) -> Result<()> {
+    let export = Export {
+        output: path.to_owned(),
+        format,
+        checkpoint: Which::Latest,
+        force: false,
+    };
+    export::ensure_free(&export)?;
+    export::write(&model.valid(), &export)
 }
 
 /// The model with the weights of a file, without autodiff, and lines that list what fits and what does not. With

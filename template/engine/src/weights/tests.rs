@@ -315,6 +315,26 @@ fn another_head_is_named_with_both_shapes_and_keeps_its_values_on_request() {
     assert_eq!(loaded, expected);
 }
 
+#[test]
+fn a_model_loads_and_saves_files() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("saved.safetensors");
+    let loaded = super::load(network(3), &fixture("weights.pt"), &[]).unwrap();
+    assert!(loaded.hidden.weight.val().is_require_grad());
+    assert!(difference_to_pytorch(&loaded) < 1e-6);
+    save(&loaded, &path, WeightFormat::PytorchNames).unwrap();
+    let again = super::load(network(3).valid(), &path, &[]).unwrap();
+    assert!(!again.hidden.weight.val().is_autodiff());
+    assert_eq!(bits(&again), bits(&loaded.valid()));
+    let error = format!("{:#}", super::load(network(5), &path, &[]).unwrap_err());
+    assert!(
+        error.starts_with("cannot load") && error.contains("misshapen  2"),
+        "{error}"
+    );
+    let error = save(&loaded, &path, WeightFormat::Safetensors).unwrap_err();
+    assert!(error.to_string().contains("exists"), "{error}");
+}
+
 #[derive(Module, Debug)]
 struct Renamed {
     conv: Conv2d,

@@ -1,5 +1,7 @@
 //! The processes of a job and their communication. TensorFlow calls such a process a worker.
 
+#[cfg(any(test, feature = "mpi"))]
+mod bfloat16;
 mod environment;
 #[cfg(feature = "mpi")]
 mod monitor;
@@ -62,6 +64,13 @@ pub trait Workers: Send + Sync {
     /// # Errors
     /// A process is lost.
     fn start_sum_f32(&self, values: Vec<f32>) -> Result<PendingSum>;
+
+    /// As [`start_sum_f32`](Self::start_sum_f32), in half the bytes: values and sums are rounded to bfloat16 to be
+    /// sent, and summed in float32, in the order of ranks.
+    ///
+    /// # Errors
+    /// A process is lost.
+    fn start_sum_bf16(&self, values: Vec<f32>) -> Result<PendingSum>;
 
     /// Waits for a sum, bitwise equal on all processes. Sums must be finished in the order in which they
     /// were started.
@@ -237,6 +246,11 @@ impl Workers for Alone {
     }
 
     fn start_sum_f32(&self, values: Vec<f32>) -> Result<PendingSum> {
+        Ok(PendingSum::Ready(values))
+    }
+
+    fn start_sum_bf16(&self, values: Vec<f32>) -> Result<PendingSum> {
+        // Nothing is sent.
         Ok(PendingSum::Ready(values))
     }
 

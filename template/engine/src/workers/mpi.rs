@@ -23,7 +23,7 @@ use mpi::{
 };
 
 use super::{
-    Handler, PendingSum, Workers,
+    Handler, PendingSum, Workers, bfloat16,
     environment::Launcher,
     monitor::{Address, Collective, Meeting, Monitor, Waiting},
     post::Post,
@@ -195,6 +195,24 @@ impl Mpi {
         Ok(())
     }
 
+    /// Starts a sum of `own` by `sum_into` on the MPI thread.
+    fn start_sum(
+        &self,
+        own: Vec<f32>,
+        sum_into: fn(&SimpleCommunicator, &[f32], &mut [f32]),
+    ) -> Result<PendingSum> {
+        let mut sum = lock(&self.spare).pop().unwrap_or_default();
+        let len = own.len();
+        let (sender, result) = channel();
+        self.give(Box::new(move |world| {
+            sum.resize(own.len(), 0.0);
+            sum_into(world, &own, &mut sum);
+            // The receiver is gone if the job has failed.
+            let _ = sender.send((own, sum));
+        }))?;
+        Ok(PendingSum::Coming { len, result })
+    }
+
     /// Queues a job for the MPI thread.
     fn give(&self, job: Job) -> Result<()> {
         self.turns.given.fetch_add(1, Ordering::Relaxed);
@@ -227,16 +245,15 @@ impl Workers for Mpi {
     }
 
     fn start_sum_f32(&self, own: Vec<f32>) -> Result<PendingSum> {
-        let mut sum = lock(&self.spare).pop().unwrap_or_default();
-        let len = own.len();
-        let (sender, result) = channel();
-        self.give(Box::new(move |world| {
-            sum.resize(own.len(), 0.0);
-            sum_into(world, &own, &mut sum);
-            // The receiver is gone if the job has failed.
-            let _ = sender.send((own, sum));
-        }))?;
-        Ok(PendingSum::Coming { len, result })
+        self.start_sum(own, sum_into)
+    }
+
+    fn start_sum_bf16(&self, own: Vec<f32>) -> Result<PendingSum> {
+        self.start_sum(own, |world, own, sum| {
+            for message in messages(own.len()) {
+                bfloat16::sum_into(world, &own[message.clone()], &mut sum[message]);
+            }
+        })
     }
 
     fn finish_sum_f32(&self, sum: PendingSum) -> Result<Vec<f32>> {

@@ -9,7 +9,7 @@ use burn::tensor::{Bool, Device, FloatDType, Tensor, activation::softmax};
 use self::causal::Causal;
 #[cfg(feature = "gpu")]
 use super::operation::on_backend;
-use crate::{flops, precision};
+use crate::{anomalies::Watch, flops, precision};
 
 /// Scaled dot-product attention of each position to itself and those before it: from queries, keys and values
 /// `[batch, heads, time, size]` to the same shape.
@@ -25,11 +25,13 @@ use crate::{flops, precision};
 /// The shapes differ.
 pub fn causal_attention(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
     flops::attention(&queries, &keys, &values);
+    let watch = Watch::begin("causal_attention", None);
+    let [queries, keys, values] = [queries, keys, values].map(|x| watch.input(x));
     #[cfg(feature = "gpu")]
     if let Some(output) = on_gpu([&queries, &keys, &values]) {
-        return output;
+        return watch.output(output);
     }
-    composed(queries, keys, values)
+    watch.output(composed(queries, keys, values))
 }
 
 /// The output of the fused kernel; `None` on the CPU and under gradient checkpointing.
@@ -47,14 +49,14 @@ fn on_gpu(inputs: [&Tensor<4>; 3]) -> Option<Tensor<4>> {
 fn composed(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
     let dtype = values.dtype();
     let shares = shares(queries, keys); // [batch, heads, time, time]
-    precision::matmul(shares.cast(dtype), values)
+    precision::product(shares.cast(dtype), values)
 }
 
 /// The shares of keys in the output of each query, `[batch, heads, time, time]`, in 32 bits.
 fn shares(queries: Tensor<4>, keys: Tensor<4>) -> Tensor<4> {
     let [_, _, time, size] = queries.dims();
     let later = later(time, &queries.device());
-    let scores = precision::matmul(queries, keys.transpose()); // [batch, heads, time, time]
+    let scores = precision::product(queries, keys.transpose()); // [batch, heads, time, time]
     // The softmax adds up many numbers.
     let scores = scores.cast(FloatDType::F32) / (size as f64).sqrt();
     softmax(scores.mask_fill(later, f32::NEG_INFINITY), 3)

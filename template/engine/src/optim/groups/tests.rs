@@ -1,21 +1,19 @@
-use std::{path::Path, thread};
+use std::path::Path;
 
 use burn::{
     optim::{GradientsParams, SgdConfig},
     tensor::Device,
 };
-use indexmap::IndexMap as Map;
 
 use super::*;
 use crate::{
-    Split,
     checkpoint::{Checkpoint, Checkpoints, Which},
     model::{load_parameters, parameters, read_parameters, running_statistics},
     optim::{Adam, AdamConfig, FlatGradients, Gradients, ScheduledOptimizer},
-    report::Report,
+    options::Options,
     task::ModelAndOptimizer,
-    test_task::{self, Line, create_trainable, set_up, train_step},
-    training::{Callbacks, Evaluation, Training, apply_gradients, train_shard},
+    test_task::{self, Line, create_trainable, on_a_thread, replica_step, set_up},
+    training::Callbacks,
 };
 
 #[derive(Module, Debug)]
@@ -208,14 +206,11 @@ impl Trained {
 
 /// Trains on 40 examples, on a thread of its own, as the registry is per thread.
 fn train(output: &Path, words: &[&str], groups: &[Group]) -> Result<Trained> {
-    let folder = output.to_string_lossy();
-    let words = [words, &["--output-dir", &*folder]].concat();
-    thread::scope(|scope| scope.spawn(|| train_here(&words, groups)).join().unwrap())
+    on_a_thread(output, words, |options| train_here(options, groups))
 }
 
-fn train_here(words: &[&str], groups: &[Group]) -> Result<Trained> {
-    let options = test_task::options(words);
-    let strategy = set_up(&options)?;
+fn train_here(options: &Options, groups: &[Group]) -> Result<Trained> {
+    let strategy = set_up(options)?;
     let groups = groups.to_vec();
     strategy.scope(move |device| {
         let mut created = create_trainable(device);
@@ -225,27 +220,8 @@ fn train_here(words: &[&str], groups: &[Group]) -> Result<Trained> {
         created.optimizer = created.optimizer.with_groups(groups);
         Ok(created)
     })?;
-    let datasets = test_task::datasets(&options, 40)?;
-    let mut report = Report::new(&options)?;
-    let mut training = Training::<Line>::start(&options, &datasets, &mut report, Callbacks::new())?;
-    while training.has_epochs_left() {
-        let mut batches = training.begin_epoch();
-        while let Some(inputs) = training.next_batch(&mut batches) {
-            training.step(inputs, |inputs| {
-                globals::strategy()?.train(inputs, |shard| {
-                    let (losses, gradients) = train_shard::<Line>(shard, train_step)?;
-                    apply_gradients::<Line>(gradients)?;
-                    Ok(losses)
-                })
-            })?;
-        }
-        training.end_epoch(|progress, data, report| {
-            let validation = Evaluation::<Line>::start(Split::Validation, 1, data, report)?;
-            validation.end(progress.step)?;
-            Ok(Some(Map::new()))
-        })?;
-    }
-    training.end()?;
+    let datasets = test_task::datasets(options, 40)?;
+    test_task::train(options, &datasets, Callbacks::new(), replica_step)?;
     let (parameters, statistics, optimizer_tensors) = strategy.run_on_first(|_| {
         globals::with_trainable::<Line, _>(|trainable| {
             let all = read_parameters(&trainable.model, |_, _| true);
@@ -257,7 +233,7 @@ fn train_here(words: &[&str], groups: &[Group]) -> Result<Trained> {
         parameters,
         statistics,
         optimizer_tensors,
-        checkpoint: Checkpoints::new::<Line>(&options).find(&Which::Latest)?,
+        checkpoint: Checkpoints::new::<Line>(options).find(&Which::Latest)?,
     })
 }
 

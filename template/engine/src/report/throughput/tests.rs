@@ -1,16 +1,15 @@
 //! Rates and their texts, and trainings that report them.
 
-use std::{fs, path::Path, sync::Arc, thread};
+use std::{fs, sync::Arc, thread};
 
 use burn::tensor::Device;
-use indexmap::IndexMap;
 
 use super::*;
 use crate::{
     data::{Dataset, Datasets},
     replica::visible_devices,
-    test_task::{self, Line, set_up, train_step},
-    training::{Callbacks, Evaluation, Training, apply_gradients, train_shard},
+    test_task::{self, on_a_thread, replica_step, set_up},
+    training::Callbacks,
 };
 
 fn throughput(incomplete: &[&str], peak: Option<f64>) -> Throughput {
@@ -119,53 +118,29 @@ impl Dataset for Slow {
 }
 
 /// The last lines of `steps.jsonl` and of the training in `metrics.jsonl`, after an epoch of 40 examples.
-fn train(words: &[&str], [reading, computing]: [Duration; 2]) -> [Value; 2] {
-    // The registry is per thread.
-    thread::scope(|scope| {
-        let training = scope.spawn(|| {
-            let folder = tempfile::tempdir().unwrap();
-            train_here(words, [reading, computing], folder.path()).unwrap();
-            ["steps.jsonl", "metrics.jsonl"].map(|name| {
-                let text = fs::read_to_string(folder.path().join(name)).unwrap();
-                let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-                let of_training = |line: &Value| line["split"] != "validation";
-                lines.rfind(of_training).unwrap()
-            })
-        });
-        training.join().unwrap()
+fn train(words: &[&str], times: [Duration; 2]) -> [Value; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let common = ["--epochs", "1", "--batch-size", "8", "--log-every", "3"];
+    let words = [&common[..], words].concat();
+    on_a_thread(folder.path(), &words, |options| train_here(options, times)).unwrap();
+    ["steps.jsonl", "metrics.jsonl"].map(|name| {
+        let text = fs::read_to_string(folder.path().join(name)).unwrap();
+        let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let of_training = |line: &Value| line["split"] != "validation";
+        lines.rfind(of_training).unwrap()
     })
 }
 
-fn train_here(words: &[&str], [reading, computing]: [Duration; 2], output: &Path) -> Result<()> {
-    let output = output.to_string_lossy();
-    let common = ["--epochs", "1", "--batch-size", "8", "--log-every", "3"];
-    let words = [&common[..], &["--output-dir", &*output], words].concat();
-    let options = test_task::options(&words);
+fn train_here(options: &Options, [reading, computing]: [Duration; 2]) -> Result<()> {
     options.ensure_fit_together()?;
-    set_up(&options)?;
+    set_up(options)?;
     let examples = || Arc::new(Slow(reading)) as Arc<dyn Dataset<Example = f32>>;
     let splits = [examples(), Arc::new(Slow(Duration::ZERO)), examples()];
-    let datasets = Datasets::distribute(&options, splits, |example, _| Ok(example))?;
-    let mut report = Report::new(&options)?;
-    let callbacks = Callbacks::new();
-    let mut training = Training::<Line>::start(&options, &datasets, &mut report, callbacks)?;
-    let mut batches = training.begin_epoch();
-    while let Some(inputs) = training.next_batch(&mut batches) {
-        training.step(inputs, |inputs| {
-            globals::strategy()?.train(inputs, move |shard| {
-                thread::sleep(computing);
-                let (losses, gradients) = train_shard::<Line>(shard, train_step)?;
-                apply_gradients::<Line>(gradients)?;
-                Ok(losses)
-            })
-        })?;
-    }
-    training.end_epoch(|progress, data, report| {
-        let validation = Evaluation::<Line>::start(Split::Validation, 1, data, report)?;
-        validation.end(progress.step)?;
-        Ok(Some(IndexMap::new()))
-    })?;
-    training.end().map(drop)
+    let datasets = Datasets::distribute(options, splits, |example, _| Ok(example))?;
+    test_task::train(options, &datasets, Callbacks::new(), move |shard| {
+        thread::sleep(computing);
+        replica_step(shard)
+    })
 }
 
 const TIME: Duration = Duration::from_millis(5);

@@ -5,6 +5,10 @@ use anyhow::{Context, Result, bail};
 use crate::{
     bytes::{extend, to_values},
     checkpoint::interrupt::Stop,
+    comm::{
+        ExchangePrecision,
+        exchange::{from_bfloat16, to_bfloat16},
+    },
 };
 
 /// A request to the parameter server.
@@ -17,7 +21,12 @@ pub enum Request {
     /// Requests the current parameters and a ticket.
     Pull { replica: usize },
     /// Pushes gradients for an update, and returns the ticket.
-    Push { replica: usize, gradients: Vec<f32> },
+    Push {
+        replica: usize,
+        /// The precision in which `gradients` are sent.
+        exchange: ExchangePrecision,
+        gradients: Vec<f32>,
+    },
     /// Returns the ticket without an update.
     Release { replica: usize },
     /// Announces that the process sends no more requests before the join.
@@ -48,7 +57,19 @@ impl Request {
             Request::Claim => bytes(0, 0, &[]),
             Request::Stop(reason) => bytes(1, reason.code(), &[]),
             Request::Pull { replica } => bytes(2, replica, &[]),
-            Request::Push { replica, gradients } => bytes(3, replica, &gradients),
+            Request::Push {
+                replica,
+                exchange,
+                gradients,
+            } => match exchange {
+                ExchangePrecision::Float32 => bytes(3, replica, &gradients),
+                ExchangePrecision::Bfloat16 => {
+                    let mut bytes = bytes(6, replica, &[]);
+                    let words = to_bfloat16(&gradients).into_iter();
+                    bytes.extend(words.flat_map(u16::to_le_bytes));
+                    bytes
+                }
+            },
             Request::Release { replica } => bytes(4, replica, &[]),
             Request::Done { worker } => bytes(5, worker, &[]),
         }
@@ -66,10 +87,20 @@ impl Request {
             2 => Request::Pull { replica: number },
             3 => Request::Push {
                 replica: number,
+                exchange: ExchangePrecision::Float32,
                 gradients: to_values(rest),
             },
             4 => Request::Release { replica: number },
             5 => Request::Done { worker: number },
+            6 => {
+                let words = rest.as_chunks().0.iter();
+                let words = words.map(|word| from_bfloat16(u16::from_le_bytes(*word)));
+                Request::Push {
+                    replica: number,
+                    exchange: ExchangePrecision::Bfloat16,
+                    gradients: words.collect(),
+                }
+            }
             _ => bail!("a request to the parameter server has the unknown kind {kind}"),
         })
     }
@@ -163,6 +194,7 @@ mod tests {
             Request::Pull { replica: 7 },
             Request::Push {
                 replica: 3,
+                exchange: ExchangePrecision::Float32,
                 gradients: gradients.clone(),
             },
             Request::Release { replica: 0 },
@@ -190,5 +222,21 @@ mod tests {
         assert!(Request::from_bytes(&[9, 0, 0]).is_err());
         assert!(Request::from_bytes(&bytes(9, 0, &[])).is_err());
         assert!(Request::from_bytes(&bytes(1, 99, &[])).is_err());
+    }
+
+    #[test]
+    fn gradients_in_bfloat16_take_half_the_bytes() {
+        let (exact, rounded) = (ExchangePrecision::Float32, ExchangePrecision::Bfloat16);
+        let push = |exchange, gradients: &[f32]| Request::Push {
+            replica: 3,
+            exchange,
+            gradients: gradients.to_vec(),
+        };
+        let gradients = [1.001, -0.5, f32::NEG_INFINITY];
+        let head = push(rounded, &[]).into_bytes().len();
+        let [all, half] = [exact, rounded].map(|one| push(one, &gradients).into_bytes().len());
+        assert_eq!(2 * (half - head), all - head);
+        let came = Request::from_bytes(&push(rounded, &gradients).into_bytes()).unwrap();
+        assert_eq!(came, push(rounded, &[1.0, -0.5, f32::NEG_INFINITY]));
     }
 }

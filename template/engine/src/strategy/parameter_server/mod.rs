@@ -6,7 +6,7 @@ mod staleness;
 
 use std::{
     collections::{HashSet, VecDeque},
-    mem,
+    mem, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -420,14 +420,21 @@ pub struct ParameterServer {
 }
 
 impl ParameterServer {
-    /// Pushes the gradients of a replica, without waiting for the update.
+    /// Pushes the gradients of a replica, in the precision of `--exchange-precision`, without waiting for the
+    /// update.
     ///
     /// # Errors
     /// The process of the server is lost.
-    pub fn push(&self, replica: usize, gradients: &FlatGradients) -> Result<()> {
-        self.holding().remove(&replica);
-        let gradients = gradients.to_values()?;
-        self.tell(Request::Push { replica, gradients })
+    pub fn push(&self, replica: &ReplicaContext, gradients: &FlatGradients) -> Result<()> {
+        let (rank, exchange) = (replica.rank(), replica.exchange());
+        self.holding().remove(&rank);
+        let mut gradients = gradients.to_values()?;
+        exchange.round(slice::from_mut(&mut gradients));
+        self.tell(Request::Push {
+            replica: rank,
+            exchange,
+            gradients,
+        })
     }
 
     /// Pulls the current parameters for the replica of this thread, unless it has done so already.
@@ -493,6 +500,7 @@ impl ParameterServer {
 mod tests {
     use super::*;
     use crate::{
+        comm::ExchangePrecision,
         data::Shard,
         globals,
         loss::Losses,
@@ -589,6 +597,7 @@ mod tests {
             let server = replica.parameter_server().context("a server")?;
             server.tell(Request::Push {
                 replica: replica.rank(),
+                exchange: ExchangePrecision::Float32,
                 gradients: vec![0.0],
             })
         });

@@ -175,7 +175,12 @@ impl Server {
                 drop(state);
                 self.queue(|server| server.grant());
             }
-            (Request::Push { replica, gradients }, _) => {
+            (
+                Request::Push {
+                    replica, gradients, ..
+                },
+                _,
+            ) => {
                 drop(state);
                 self.queue(move |server| server.push(replica, &gradients));
             }

@@ -80,7 +80,7 @@ mod tests {
             });
             panic!("after");
         }
-        let test = "render::quiet::tests::only_what_is_caught_prints_nothing";
+        let test = "quiet::tests::only_what_is_caught_prints_nothing";
         let Output { stderr, .. } = Command::new(env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
             .env(CHILD, "1")

@@ -5,37 +5,61 @@ use std::rc::Rc;
 use rhai::{Dynamic, Engine, EvalAltResult};
 use toml::Spanned;
 
-use super::quiet;
+use super::{
+    config::{Conditional, Config, Rules},
+    variables::Variables,
+};
 use crate::{
     error::{Error, Result, nearest},
-    template::{
-        config::{Config, Rules},
-        variables::Variables,
-    },
+    quiet,
 };
 
 /// The rules that apply for these variables.
-pub(super) fn rules(config: &Config, variables: &Rc<Variables>) -> Result<Rules> {
+pub(crate) fn rules(config: &Config, variables: &Rc<Variables>) -> Result<Rules> {
     let mut rules = config.rules.clone();
     if config.conditionals.is_empty() {
         return Ok(rules);
     }
     let engine = engine(variables);
     for conditional in &config.conditionals {
-        let expression = conditional.expression.get_ref();
-        let truth = quiet::catch(|| engine.eval_expression::<bool>(expression))
-            .unwrap_or_else(|why| Err(why.into()))
-            .map_err(|error| {
-                expression_error(config, &conditional.expression, &error, variables)
-            })?;
-        if truth {
+        if holds(&engine, config, conditional, variables)? {
             rules.merge(&conditional.rules);
         }
     }
     Ok(rules)
 }
 
-fn engine(variables: &Rc<Variables>) -> Engine {
+/// Whether a condition holds for these variables. As in cargo-generate, it does not if it needs an
+/// option that does not apply.
+///
+/// # Errors
+/// The condition is invalid.
+pub(crate) fn holds(
+    engine: &Engine,
+    config: &Config,
+    conditional: &Conditional,
+    variables: &Rc<Variables>,
+) -> Result<bool> {
+    let expression = conditional.expression.get_ref();
+    let truth = quiet::catch(|| engine.eval_expression::<bool>(expression))
+        .unwrap_or_else(|why| Err(why.into()));
+    truth.or_else(|error| match &*error {
+        EvalAltResult::ErrorVariableNotFound(name, _)
+            if config.conditional_options().any(|(_, it)| it.name == *name) =>
+        {
+            Ok(false)
+        }
+        error => Err(expression_error(
+            config,
+            &conditional.expression,
+            error,
+            variables,
+        )),
+    })
+}
+
+/// An engine whose expressions see these variables.
+pub(crate) fn engine(variables: &Rc<Variables>) -> Engine {
     let mut engine = Engine::new();
     let variables = Rc::clone(variables);
     #[allow(
@@ -46,7 +70,10 @@ fn engine(variables: &Rc<Variables>) -> Engine {
     engine
 }
 
-fn to_rhai(value: &liquid::model::Value) -> std::result::Result<Dynamic, Box<EvalAltResult>> {
+/// The value of a variable in a script.
+pub(crate) fn to_rhai(
+    value: &liquid::model::Value,
+) -> std::result::Result<Dynamic, Box<EvalAltResult>> {
     use liquid::{ValueView, model::Value};
     match value {
         Value::Scalar(scalar) => Ok(match scalar.to_bool() {

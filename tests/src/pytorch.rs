@@ -1,0 +1,38 @@
+//! A test of the networks of projects: with the weights of PyTorch, their outputs are those of PyTorch.
+
+use std::{
+    fs::{self, File},
+    io::copy,
+};
+
+use flate2::read::GzDecoder;
+
+use crate::{rendered::Project, repository};
+
+/// Adds the test `pytorch` to the project of an example, or to the `default` one, with the files of
+/// `tests/fixtures/weights`.
+///
+/// # Panics
+/// A file is missing or cannot be written.
+pub fn add_test(project: &Project, name: &str) {
+    let from = repository().join("tests/fixtures/weights");
+    let to = project.path().join("tests/pytorch");
+    fs::create_dir_all(&to).expect("a folder");
+    let outputs = match name {
+        "keras-cnn" => "outputs/one_hot.rs",
+        "language-model" => "outputs/language_model.rs",
+        "cyclegan" => "outputs/cyclegan.rs",
+        _ => "outputs/images.rs",
+    };
+    let reference = format!("{name}.json");
+    for (file, name) in [
+        ("pytorch.rs", "main.rs"),
+        (outputs, "outputs.rs"),
+        (reference.as_str(), "weights.json"),
+    ] {
+        fs::copy(from.join(file), to.join(name)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+    let weights = File::open(from.join(format!("{name}.pt.gz"))).expect("a file of weights");
+    let mut file = File::create(to.join("weights.pt")).expect("a file");
+    copy(&mut GzDecoder::new(weights), &mut file).expect("the weights");
+}
