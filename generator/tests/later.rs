@@ -7,7 +7,7 @@ mod versions;
 
 use std::{fs, path::Path, process::Command};
 
-use versions::{OLD, Place, commit, git, runs};
+use versions::{OLD, Place, commit, git, in_conflict, runs};
 
 /// Git's output, even if it fails.
 fn asked(folder: &Path, args: &[&str]) -> String {
@@ -18,15 +18,6 @@ fn asked(folder: &Path, args: &[&str]) -> String {
         .output()
         .unwrap();
     versions::text(&output)
-}
-
-fn in_conflict() -> Place {
-    let place = Place::new();
-    place.template("a.txt", "one\n", "ONE\n");
-    let mine = OLD.replace("one", "1");
-    place.write("project/a.txt", &format!("hello\n{mine}"));
-    commit(&place.path("project"));
-    place
 }
 
 /// The end of the first run was not seen, so it is repeated; the new template has one more option.

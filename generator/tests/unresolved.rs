@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-use versions::{OLD, Place, commit, git, runs, tree};
+use versions::{OLD, Place, commit, git, in_conflict, runs, tree};
 
 /// The output of git.
 fn asked(folder: &Path, args: &[&str]) -> String {
@@ -40,16 +40,6 @@ fn state(project: &Path) -> (Files, String, String) {
 
 fn allow(path: PathBuf, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
-
-/// A project in which the user and the template changed line 2 of `a.txt`.
-fn in_conflict() -> Place {
-    let place = Place::new();
-    place.template("a.txt", "one\n", "ONE\n");
-    let mine = OLD.replace("one", "1");
-    place.write("project/a.txt", &format!("hello\n{mine}"));
-    commit(&place.path("project"));
-    place
 }
 
 /// `kiln update` of the project without the folders of a template.

@@ -14,7 +14,6 @@ use diffy::{DiffOptions, PatchFormatter};
 use serde::Serialize;
 
 use super::{
-    folder::Passing,
     output::{Format, print, print_colored},
     source::{VersionArgs, choose},
 };
@@ -25,7 +24,7 @@ use crate::{
     project::overlay::render_example,
     render::{Rendered, RenderedFile},
     template::{
-        Template,
+        Reading, Template,
         answers::{Answers, Values},
         example::Example,
         values,
@@ -66,7 +65,12 @@ pub struct DiffArgs {
 /// # Errors
 /// An option, the example or a file does not exist, or standard output fails.
 pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
-    let template = choose(args.template.as_deref(), &args.version, Passing::default())?.template;
+    let template = choose(
+        args.template.as_deref(),
+        &args.version,
+        Reading::lenient(false),
+    )?
+    .template;
     let example = args.example.as_deref();
     let example = example
         .map(|name| Example::embedded(&template, name))

@@ -65,31 +65,15 @@ impl TypedValueParser for PathParser {
     }
 }
 
-/// What passes in a template that is not Kiln's own.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Passing {
-    /// Whether mistakes that cargo-generate renders are errors, not warnings.
-    pub strict: bool,
-    /// Whether hooks are left out, not errors.
-    pub skip_hooks: bool,
-}
-
-/// The checked template in `folder`, which messages call `label`. Prints what has no effect in it.
+/// The checked template in `folder`. Prints what has no effect in it.
 ///
 /// # Errors
 /// The path is not a folder, or the template is invalid or uses a feature that Kiln does not support.
-pub(crate) fn template(folder: &Path, label: Option<&str>, passing: Passing) -> Result<Template> {
+pub(crate) fn template(folder: &Path, reading: Reading<'_>) -> Result<Template> {
     if !folder.is_dir() {
         return Err(no_folder(folder));
     }
-    let template = Template::read(
-        folder,
-        Reading {
-            label,
-            lenient: !passing.strict,
-            skip_hooks: passing.skip_hooks,
-        },
-    )?;
+    let template = Template::read(folder, reading)?;
     template.check()?;
     for warning in template.warnings() {
         note(&format!("warning: {warning}"));

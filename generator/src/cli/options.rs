@@ -10,7 +10,6 @@ use clap::Args;
 
 use super::{
     diff::{Change, changes},
-    folder::Passing,
     output::print,
     source::{VersionArgs, choose},
 };
@@ -21,7 +20,7 @@ use crate::{
     project::record::RECORD_FILE,
     render::{Rendered, render},
     template::{
-        Template,
+        Reading, Template,
         answers::{Answers, Values},
         applicable::Applicable,
         option::{OptionKind, TemplateOption, Value},
@@ -46,11 +45,8 @@ pub struct OptionsArgs {
 /// # Errors
 /// The template is invalid.
 pub(crate) fn run(args: &OptionsArgs) -> Result<ExitCode> {
-    let passing = Passing {
-        skip_hooks: args.skip_hooks,
-        ..Passing::default()
-    };
-    let template = choose(args.template.as_deref(), &args.version, passing)?.template;
+    let reading = Reading::lenient(args.skip_hooks);
+    let template = choose(args.template.as_deref(), &args.version, reading)?.template;
     print(&describe(&template)?)?;
     Ok(ExitCode::SUCCESS)
 }

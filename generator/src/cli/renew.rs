@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 
 use super::{
-    folder::{self, Passing},
+    folder,
     merged::{Outcome, json, report},
     output::{Format, note, print},
     source::Repositories,
@@ -34,7 +34,7 @@ use crate::{
         transaction::{self, Change, Transaction},
     },
     render::Rendered,
-    template::{Template, answers::Answers, example::Example, history::Release},
+    template::{Reading, Template, answers::Answers, example::Example, history::Release},
 };
 
 /// Common arguments of `kiln update` and `kiln add`.
@@ -161,11 +161,7 @@ impl Source {
                 ..Self::of_folder(folder, skip_hooks)?
             }),
             (None, Some(origin)) => {
-                let template = Repositories::of(Passing {
-                    skip_hooks,
-                    ..Passing::default()
-                })
-                .at(origin)?;
+                let template = Repositories::of(Reading::lenient(skip_hooks)).at(origin)?;
                 Ok(Self::of_git(template, origin.clone()))
             }
             (None, None) => Self::of_release(record.release()?),
@@ -182,12 +178,8 @@ impl Source {
     }
 
     pub fn of_folder(folder: &Path, skip_hooks: bool) -> Result<Self> {
-        let passing = Passing {
-            skip_hooks,
-            ..Passing::default()
-        };
         Ok(Self {
-            template: folder::template(folder, None, passing)?,
+            template: folder::template(folder, Reading::lenient(skip_hooks))?,
             release: None,
             origin: None,
             label: folder.display().to_string(),

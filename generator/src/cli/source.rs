@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{
     favourites::{self, Favourite},
-    folder::{self, Passing},
+    folder,
     output::note,
     renew::Source,
     terminal::is_interactive,
@@ -25,7 +25,7 @@ use crate::{
         },
         record::{RECORD_FILE, Record},
     },
-    template::{Template, answers::Values, history::Release, values},
+    template::{Reading, Template, answers::Values, history::Release, values},
 };
 
 /// The version and folder of a template in a Git repository.
@@ -106,7 +106,7 @@ enum Target {
 pub(crate) fn choose(
     given: Option<&Path>,
     version: &VersionArgs,
-    passing: Passing,
+    reading: Reading<'static>,
 ) -> Result<Chosen> {
     let Some(given) = given else {
         if let Some(option) = version.given() {
@@ -123,13 +123,13 @@ pub(crate) fn choose(
     let (target, favourite) = target(given, version)?;
     let mut chosen = match target {
         Target::Folder(folder) => Chosen {
-            template: folder::template(&folder, None, passing)?,
+            template: folder::template(&folder, reading)?,
             folder: Some(folder),
             origin: None,
             favourite: None,
         },
         Target::Git(source) => {
-            let found = Repositories::of(passing).latest(source);
+            let found = Repositories::of(reading).latest(source);
             let (template, origin) = found.map_err(|error| or_folder(error, given))?;
             Chosen {
                 template,
@@ -241,15 +241,15 @@ fn record_in(file: &Path) -> Result<Option<(Record, PathBuf)>> {
 /// The repositories that a command has fetched from.
 pub(crate) struct Repositories {
     fetched: Vec<(String, Repository)>,
-    passing: Passing,
+    reading: Reading<'static>,
 }
 
 impl Repositories {
-    /// No repository yet; `passing` is for the templates in them.
-    pub fn of(passing: Passing) -> Self {
+    /// No repository yet; `reading` is for the templates in them.
+    pub fn of(reading: Reading<'static>) -> Self {
         Self {
             fetched: Vec::new(),
-            passing,
+            reading,
         }
     }
 
@@ -270,14 +270,14 @@ impl Repositories {
     /// # Errors
     /// The repository cannot be read or lacks the version, or the template is invalid.
     pub fn latest(&mut self, mut source: GitSource) -> Result<(Template, Origin)> {
-        let passing = self.passing;
+        let reading = self.reading;
         let repository = self.get(&source.url)?;
         let commit = repository.resolve(&source.revision)?;
         if source.subfolder.is_none() {
             source.subfolder = repository.locate(&commit)?;
         }
         let origin = Origin { source, commit };
-        Ok((template(repository, &origin, passing)?, origin))
+        Ok((template(repository, &origin, reading)?, origin))
     }
 
     /// The template of a recorded commit.
@@ -285,16 +285,23 @@ impl Repositories {
     /// # Errors
     /// The repository cannot be read or lacks the commit, or the template is invalid.
     pub fn at(&mut self, origin: &Origin) -> Result<Template> {
-        let passing = self.passing;
+        let reading = self.reading;
         let repository = self.get(&origin.source.url)?;
         repository.require(&origin.commit)?;
-        template(repository, origin, passing)
+        template(repository, origin, reading)
     }
 }
 
-fn template(repository: &Repository, origin: &Origin, passing: Passing) -> Result<Template> {
+fn template(repository: &Repository, origin: &Origin, reading: Reading<'_>) -> Result<Template> {
     let folder = repository.export(origin)?;
-    folder::template(folder.path(), Some(&origin.source.label()), passing)
+    let label = origin.source.label();
+    folder::template(
+        folder.path(),
+        Reading {
+            label: Some(&label),
+            ..reading
+        },
+    )
 }
 
 /// Both sides of an update: the template that the project was generated from, and the later one.
@@ -308,10 +315,7 @@ pub(crate) fn sides(
     version: &VersionArgs,
     skip_hooks: bool,
 ) -> Result<(Source, Source)> {
-    let mut repositories = Repositories::of(Passing {
-        skip_hooks,
-        ..Passing::default()
-    });
+    let mut repositories = Repositories::of(Reading::lenient(skip_hooks));
     if record.origin.is_none() {
         check_pair(from, given, version)?;
     }

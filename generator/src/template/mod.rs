@@ -100,6 +100,17 @@ pub struct Reading<'l> {
     pub skip_hooks: bool,
 }
 
+impl Reading<'_> {
+    /// How commands read a template that is not Kiln's own.
+    pub(crate) fn lenient(skip_hooks: bool) -> Self {
+        Self {
+            label: None,
+            lenient: true,
+            skip_hooks,
+        }
+    }
+}
+
 impl Template {
     /// The embedded template.
     ///

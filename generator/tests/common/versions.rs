@@ -196,3 +196,13 @@ impl Place {
         runs(self.folder.path(), &[&args, more].concat(), status)
     }
 }
+
+/// A project in which the user and the template changed line 2 of `a.txt`.
+pub fn in_conflict() -> Place {
+    let place = Place::new();
+    place.template("a.txt", "one\n", "ONE\n");
+    let mine = OLD.replace("one", "1");
+    place.write("project/a.txt", &format!("hello\n{mine}"));
+    commit(&place.path("project"));
+    place
+}

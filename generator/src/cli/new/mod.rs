@@ -21,7 +21,6 @@ use std::{
 };
 
 use super::{
-    folder::Passing,
     llvm::Llvm,
     output::{note, print},
     source::choose,
@@ -33,6 +32,7 @@ use crate::{
     name::Name,
     project,
     template::{
+        Reading,
         answers::{Answers, Values},
         example::Example,
         option::{Choice, Value},
@@ -71,11 +71,11 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode> {
         template: sub_template,
         ..args.clone()
     };
-    let passing = Passing {
-        strict: args.strict,
-        skip_hooks: args.skip_hooks,
+    let reading = Reading {
+        lenient: !args.strict,
+        ..Reading::lenient(args.skip_hooks)
     };
-    let chosen = choose(args.template.as_deref(), &args.version, passing)?;
+    let chosen = choose(args.template.as_deref(), &args.version, reading)?;
     let template = &chosen.template;
     let example = args.example.as_deref();
     let example = example
