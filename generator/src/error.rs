@@ -7,8 +7,8 @@ use miette::{
     Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode,
 };
 
-/// Maximum width of a message.
-const WIDTH: usize = 100;
+use crate::wrapping::{WIDTH, separator, splitter};
+
 /// Maximum number of reasons in one error.
 const MOST_REASONS: usize = 20;
 /// Maximum length of a source line that is shown.
@@ -227,6 +227,11 @@ impl Error {
 
     /// Renders the error: the message, its place with a caret, and the help.
     pub fn draw(&self, color: bool) -> String {
+        self.draw_within(WIDTH, color)
+    }
+
+    /// Renders the error in lines of at most `width` cells, unless a path or command is longer.
+    pub(crate) fn draw_within(&self, width: usize, color: bool) -> String {
         let theme = if color {
             GraphicalTheme::unicode()
         } else {
@@ -234,14 +239,17 @@ impl Error {
         };
         let mut text = String::new();
         let drawn = GraphicalReportHandler::new_themed(theme)
-            .with_width(WIDTH)
+            .with_width(width)
+            .with_break_words(false)
+            .with_word_separator(separator())
+            .with_word_splitter(splitter())
             .render_report(&mut text, self);
         let mut text = match drawn {
             Ok(()) => text.trim_start_matches('\n').to_owned(),
             Err(_) => format!("{self}\n"),
         };
         for reason in self.reasons() {
-            text.push_str(&reason.draw(color));
+            text.push_str(&reason.draw_within(width, color));
         }
         text
     }
@@ -338,6 +346,10 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(given, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= candidate.len().max(6) / 3)
+        // Nothing of a short text may be left.
+        .filter(|(distance, candidate)| {
+            *distance < given.chars().count().max(candidate.chars().count())
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }

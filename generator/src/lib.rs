@@ -27,3 +27,4 @@ pub mod render;
 #[cfg(feature = "snapshot")]
 pub mod snapshot;
 pub mod template;
+mod wrapping;

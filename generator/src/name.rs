@@ -1,6 +1,7 @@
 //! The name of a new project. The rules are those of `cargo new`, with its warnings as errors.
 
 use heck::{ToKebabCase, ToSnakeCase};
+use toml::de::DeTable;
 
 use crate::error::{Error, Result};
 
@@ -94,7 +95,7 @@ impl Name {
     /// # Errors
     /// A dependency has this name, or the manifest is not TOML.
     pub fn check_dependencies(&self, manifest: &str) -> Result<()> {
-        let table: toml::Table = manifest.parse().map_err(|error: toml::de::Error| {
+        let table = DeTable::parse(manifest).map_err(|error| {
             let why = error.message().replace('\n', ", ");
             let span = error.span().unwrap_or(0..0);
             Error::template(format!(
@@ -102,7 +103,7 @@ impl Name {
             ))
             .at("Cargo.toml", manifest, span, "here")
         })?;
-        match dependencies(&table).find(|name| same_crate(name, &self.package)) {
+        match dependencies(table.get_ref()).find(|name| same_crate(name, &self.package)) {
             None => Ok(()),
             Some(_) => {
                 let reason = "is the name of one of the new crate's own dependencies";
@@ -118,23 +119,27 @@ impl Name {
 }
 
 /// The names of all dependencies of a manifest; of a renamed dependency, both names.
-fn dependencies(manifest: &toml::Table) -> impl Iterator<Item = &str> {
+fn dependencies<'t>(manifest: &'t DeTable<'_>) -> impl Iterator<Item = &'t str> {
     let targets = manifest
         .get("target")
-        .and_then(toml::Value::as_table)
-        .into_iter()
-        .flat_map(|targets| targets.values().filter_map(toml::Value::as_table));
+        .and_then(|all| all.get_ref().as_table());
+    let targets = targets.into_iter().flat_map(DeTable::values);
+    let targets = targets.filter_map(|target| target.get_ref().as_table());
     std::iter::once(manifest)
         .chain(targets)
         .flat_map(|table| {
             ["dependencies", "dev-dependencies", "build-dependencies"]
                 .iter()
-                .filter_map(|key| table.get(*key)?.as_table())
+                .filter_map(|key| table.get(*key)?.get_ref().as_table())
         })
         .flatten()
         .flat_map(|(name, value)| {
-            let package = value.get("package").and_then(toml::Value::as_str);
-            std::iter::once(name.as_str()).chain(package)
+            let package = value
+                .get_ref()
+                .as_table()
+                .and_then(|value| value.get("package"));
+            let package = package.and_then(|package| package.get_ref().as_str());
+            std::iter::once(name.get_ref().as_ref()).chain(package)
         })
 }
 

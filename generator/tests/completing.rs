@@ -12,7 +12,7 @@ use common::Place;
 use terminal::Terminal;
 
 /// What is typed before Tab, and what is on the line after it.
-const CASES: [(&str, &str); 14] = [
+const CASES: [(&str, &str); 15] = [
     ("kiln explain model.arch", "kiln explain model.architecture"),
     ("kiln explain --example keras", "--example keras-cnn"),
     ("kiln add slu", "kiln add slurm"),
@@ -27,6 +27,7 @@ const CASES: [(&str, &str); 14] = [
     ("kiln diff --against strategy=one", "strategy=one-device"),
     ("kiln update --define hardware=cu", "hardware=cuda"),
     ("kiln completions fi", "completions fish"),
+    ("kiln help expl", "kiln help explain"),
 ];
 
 /// The arguments of a shell without a user's configuration, and the line that loads the script.

@@ -164,6 +164,59 @@ const SEVERAL: &[(&str, &str)] = &[
 ];
 
 #[test]
+fn a_hook_that_runs_other_code_is_not_harmless() {
+    for script in [
+        "import \"other\" as other;",
+        "eval(\"f\" + \"ile::delete()\");",
+    ] {
+        let place = place_with(HOOKS);
+        place.put("t/hooks/pre.rhai", script);
+        let output = place.kiln("new a --yes --template t").assert().code(4);
+        let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        assert!(
+            said.contains("instead of `import`") || said.contains("instead of `eval`"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn wrong_conditions_are_said_at_once() {
+    let place = place_with(&[
+        (
+            "t/cargo-generate.toml",
+            "[conditional.'a =='.placeholders]\nx = {}\n[conditional.'b ==']\nignore = []\n",
+        ),
+        ("t/a.txt", ""),
+    ]);
+    let output = place.kiln("new a --yes --template t").assert().code(4);
+    let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    for part in [
+        "for 3 reasons",
+        "`a ==` is invalid",
+        "`b ==` is invalid",
+        "`x` has no prompt",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+}
+
+#[test]
+fn every_link_of_a_template_is_named() {
+    let place = place_with(&[("t/a.txt", "")]);
+    for link in ["t/one", "t/two"] {
+        std::os::unix::fs::symlink("a.txt", place.join(link)).unwrap();
+    }
+    let made = place.kiln("new a --yes --vcs none --template t");
+    made.assert().success().stderr_eq(str![[r#"
+warning: t/one: neither a file nor a folder, so projects do not have it
+warning: t/two: neither a file nor a folder, so projects do not have it
+help: replace a symbolic link by a copy of its target
+
+"#]]);
+}
+
+#[test]
 fn several_templates() {
     let place = place_with(SEVERAL);
     for command in ["new a --yes --template t", "options --template t"] {

@@ -16,7 +16,7 @@ use kiln::{
     error::Result,
     name::Name,
     render::render,
-    template::{Template, answers::Answers},
+    template::{Reading, Template, answers::Answers},
 };
 use snapbox::file;
 
@@ -222,7 +222,12 @@ impl Report {
 }
 
 fn refusal(place: &Place) -> Result<()> {
-    let template = Template::from_folder(&place.join("t"))?;
+    // Lines of messages break where they do in any temporary folder.
+    let reading = Reading {
+        label: Some("t"),
+        ..Reading::default()
+    };
+    let template = Template::read(&place.join("t"), reading)?;
     template.check()?;
     let answers = Answers::defaults(&template, Name::parse("a")?)?;
     render(&template, &answers).map(drop)

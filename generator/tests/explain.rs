@@ -130,7 +130,7 @@ fn a_site_of_the_template() {
         .success()
         .stdout_eq(str![[r#"
 loss.objects  src/loss.rs
-  Choose the losses of your task, each with one value an example.
+  Choose the losses of your task, each with one value per example.
   Now: sparse categorical cross-entropy from logits.
   Note: `kiln_engine::loss` also has class weights, and binary, focal, Huber and CTC losses.
   Shapes: predictions [batch, classes] and labels [batch] in, losses [batch] out.
@@ -277,7 +277,7 @@ fn a_project_is_explained_as_it_is() {
 
     // In the project's folder, `--path` can be omitted.
     let said = stdout(place.command().current_dir(place.join("a")).arg("explain"));
-    assert!(said.contains("loss.compute        done  Weight"), "{said}");
+    assert!(said.contains("loss.compute        done  Apply"), "{said}");
     assert!(said.contains("loss.objects        open  Choose"), "{said}");
 }
 

@@ -359,7 +359,7 @@ fn a_dumb_terminal_is_asked_line_by_line() {
     terminal.send("?\n");
     terminal.wait("mirrored (default)");
     terminal.send("one-devise\n");
-    terminal.wait("did you mean `one-device`?");
+    terminal.wait("`one-device`? its values are");
     terminal.send("one-device\n");
     terminal.wait("Which hardware");
     terminal.send("\n\n\n\n");
@@ -513,7 +513,7 @@ fn a_dumb_terminal_asks_until_there_is_an_answer() {
         (
             "Who owns it?",
             "us",
-            "give text in the template's form, with the regex",
+            "give text in the template's form,",
             "@us",
         ),
         (
@@ -896,6 +896,91 @@ fn messages_wrap_between_words() {
     assert!(shown.ends_with(&rows), "{screen}");
     terminal.send(CTRL_C);
     assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn a_summary_wraps_between_words() {
+    let place = Place::new();
+    let description = "A text of some words, longer than a row of a narrow window";
+    let define = format!("description={description}");
+    let mut terminal = Terminal::start(place.path(), &["new", "net", "-d", &define]);
+    at(&terminal, 1, 5);
+    terminal.resize(40);
+    terminal.settle();
+    for step in 1..=5 {
+        at(&terminal, step, 5);
+        terminal.send(ENTER);
+    }
+    terminal.wait(DECISION);
+    terminal.settle();
+    let screen = terminal.screen();
+    let words: Vec<_> = screen.split_whitespace().collect();
+    let words = words.join(" ");
+    for whole in [
+        "5 files 46.4 KB",
+        &format!("description {description} strategy"),
+    ] {
+        assert!(words.contains(whole), "{whole}: {screen}");
+    }
+    // A command can be copied.
+    let again = format!("  kiln new net -d description='{description}' --yes\r\n");
+    assert!(terminal.log().contains(&again), "{screen}");
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn the_choice_is_seen_in_a_low_window() {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new", "net"]);
+    for step in 1..=2 {
+        at(&terminal, step, 6);
+        terminal.send(ENTER);
+    }
+    at(&terminal, 3, 6);
+    terminal.resize_to(40, 5);
+    terminal.settle();
+    for choice in ["cuda", "wgpu", "vulkan", "metal", "rocm"] {
+        terminal.send(DOWN);
+        terminal.wait(&format!("> {choice}"));
+    }
+    terminal.send(CTRL_C);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn the_end_of_the_input_cancels_an_empty_prompt() {
+    let place = Place::new();
+    let mut terminal = Terminal::start(place.path(), &["new"]);
+    at(&terminal, 1, 7);
+    // Behind a text, nothing can be deleted.
+    terminal.send("net\x04");
+    terminal.settle();
+    terminal.wait("called? net");
+    erase(&mut terminal);
+    terminal.send(CTRL_D);
+    assert_cancelled(terminal, &place);
+}
+
+#[test]
+fn errors_wrap_between_words_and_paths_are_whole() {
+    let place = Place::new();
+    let path = "a/path/that-is/longer/than/a-row/of-a/narrow/window";
+    let narrow = "stty cols 40; exec \"$0\" update \"$1\"";
+    let args = ["-c", narrow, env!("CARGO_BIN_EXE_kiln"), path];
+    let terminal = Terminal::run(
+        place.path(),
+        "sh",
+        &args,
+        &[("TERM", "xterm"), ("NO_COLOR", "1")],
+    );
+    let (status, log) = terminal.end();
+    assert!(matches!(status, WaitStatus::Exited(_, 2)), "{status:?}");
+    let rows: Vec<_> = log.lines().map(str::trim_end).collect();
+    assert!(rows.iter().any(|row| row.contains(path)), "{log}");
+    for row in rows.iter().filter(|row| !row.contains(path)) {
+        assert!(row.chars().count() <= 40, "{row:?} in {log}");
+    }
 }
 
 #[test]

@@ -340,8 +340,8 @@ fn errors_in_its_files_and_answers() {
    ·             ╰── unknown
  3 │ }
    ╰────
-  help: did you mean `project-name`? the variables are `crate_name`, `crate_type`, `is_init`, `os-
-        arch`, `project-name`, `authors`, `username`, `within_cargo_project`
+  help: did you mean `project-name`? the variables are `crate_name`, `crate_type`, `is_init`,
+        `os-arch`, `project-name`, `authors`, `username`, `within_cargo_project`
 
 "#]]
     );
@@ -737,8 +737,8 @@ help: put text that is not Liquid between `{% raw %}` and `{% endraw %}`, or lis
    ·    ────┬────
    ·        ╰── unknown
    ╰────
-  help: did you mean `crate_name`? the variables are `crate_name`, `crate_type`, `is_init`, `os-
-        arch`, `project-name`, `authors`, `username`, `within_cargo_project`
+  help: did you mean `crate_name`? the variables are `crate_name`, `crate_type`, `is_init`,
+        `os-arch`, `project-name`, `authors`, `username`, `within_cargo_project`
 
 "#]]);
     assert!(!place.join("b").exists());

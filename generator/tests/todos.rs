@@ -84,7 +84,7 @@ trailing.own  src/model.rs:10  (not in the template)
 warning: src/wrong.rs:1: `TODO(` without `)` on the same line
 warning: src/wrong.rs:2: `TODO()` has no id
 warning: src/wrong.rs:3: the id `a b` contains ' '
-2 of 3 sites open in ., and 2 that the template does not define.
+2 of 3 sites open in `.`, and 2 that the template does not define.
 
 "#]])
         .stderr_eq("");
@@ -182,7 +182,7 @@ fn denies_what_is_left() {
         .kiln("todos --deny")
         .assert()
         .success()
-        .stdout_eq("0 of 3 sites open in ..\n");
+        .stdout_eq("0 of 3 sites open in `.`.\n");
 }
 
 #[test]
@@ -209,7 +209,7 @@ model.architecture  a.rs:3
   Guarded by: model_shapes, gradients_flow
 
 warning: a.rs:3: duplicate marker `model.architecture`, also at a.rs:1
-1 of 3 sites open in ..
+1 of 3 sites open in `.`.
 
 "#]]);
 }
@@ -409,5 +409,5 @@ fn one_site_is_not_several() {
     let (one, _) = SITES.split_once("\n\n").unwrap();
     place.put("todos.toml", one);
     let told = place.kiln("todos").assert().success();
-    told.stdout_eq("0 of 1 site open in ..\n");
+    told.stdout_eq("0 of 1 site open in `.`.\n");
 }

@@ -146,3 +146,30 @@ fn what_is_said_of_a_choice_must_be_one() {
         "{text}"
     );
 }
+
+#[test]
+fn an_option_to_add_is_called_what_it_is() {
+    let place = Place::new();
+    place.kiln("new a --yes --vcs none").assert().success();
+    for (given, part) in [("nmae=x", "[OPTION:1:1]"), ("ci=x", "[OPTION:1:4]")] {
+        let output = place
+            .kiln(&format!("add {given} --path a"))
+            .assert()
+            .code(2);
+        let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn what_has_nothing_in_common_is_not_suggested() {
+    let said = refused(&["new", "a", "--yes", "-d", "tensorboard=zz"]);
+    assert!(
+        said.contains("`yes`, `no`") && !said.contains("did you mean"),
+        "{said}"
+    );
+    assert_says(
+        &["new", "a", "--yes", "-d", "tensorboard=on"],
+        &["did you mean `no`?"],
+    );
+}

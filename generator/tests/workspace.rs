@@ -218,6 +218,24 @@ warning: `../Cargo.toml` cannot be read, and was not changed (line [..] is not v
         broken
     );
 
+    for (list, why) in [
+        ("\"crates/*\"", "`members` is not a list of texts"),
+        ("[\"a\", 1]", "`members` is not a list of texts"),
+        (
+            "[\"crates/[m\"]",
+            "`crates/[m` in `members` is not a pattern",
+        ),
+    ] {
+        place.put("Cargo.toml", &format!("[workspace]\nmembers = {list}\n"));
+        let output = new(&place, "crates", "k --dry-run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains(&format!("cannot be read, and was not changed ({why})")),
+            "{said}"
+        );
+        assert!(members(place.path()).is_err(), "{list}");
+    }
+    place.put("Cargo.toml", broken);
     let refused = new(&place, "crates", "n --workspace member");
     assert_eq!(refused.status.code(), Some(2));
     let said = String::from_utf8(refused.stderr).unwrap();

@@ -28,8 +28,8 @@ pub fn create_datasets(args: &Args) -> Result<Datasets<Example>> {
     Datasets::distribute(&args.options, [train, validation, test], augment)
 }
 
-// TODO(dataset.example): Say what one example holds.
-//   Now: a grey image, and its class of 10.
+// TODO(dataset.example): Define the fields of an example.
+//   Now: a grey image and its class, 0 to 9.
 //   Shapes: an image [height, width] and a label.
 /// An image with its label.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,9 +56,9 @@ impl Example {
 /// Number of classes, labelled from 0.
 pub const CLASSES: usize = 10;
 
-// TODO(dataset.batch): Make the tensors of a batch from its examples.
+// TODO(dataset.batch): Convert examples to the tensors of a batch.
 //   Now: grey values scaled to 0..1, and integer labels.
-//   Note: `images` lets the contract tests compare what the model gets with `picture`.
+//   Note: contract tests compare `images`, the inputs of the model, with `picture`.
 //   Shapes: features [batch, 1, height, width], labels [batch].
 /// The tensors of a replica's shard of a batch.
 #[derive(Module, Debug)]
@@ -98,7 +98,7 @@ impl Collate for Batch {
 
 /// Augments a training example at random, anew in every epoch.
 pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
-    // TODO(dataset.augment): Change training examples at random, such as by a shift or a flip.
+    // TODO(dataset.augment): Augment training examples at random, such as by a shift or a flip.
     //   Now: examples stay as they are.
     //   Shapes: an image [height, width] in, one of the same size out.
     Ok(example)
@@ -109,9 +109,9 @@ pub fn augment(example: Example, _random: &mut StdRng) -> Result<Example> {
 /// # Errors
 /// The number of pixels does not match the size.
 pub fn picture(example: &Example) -> Result<Option<Sample>> {
-    // TODO(dataset.picture): Show an example, or return `None`.
+    // TODO(dataset.picture): Draw an example, or return `None`.
     //   Now: the grey image, with its label below.
-    //   Note: `.beside(mask)` adds a picture that belongs to it, such as a mask.
+    //   Note: `.beside(mask)` adds a related picture, such as a mask.
     //   Shapes: an image [height, width].
     let (width, height) = (example.width, example.height);
     let picture = Picture::new(width, height, Channels::Gray, example.pixels.clone())?;
@@ -123,9 +123,9 @@ pub fn picture(example: &Example) -> Result<Option<Sample>> {
 /// # Errors
 /// An index is out of range.
 pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
-    // TODO(dataset.split): Choose which examples validate.
-    //   Now: every tenth in a random order that is the same in every run.
-    //   Shapes: indices below the number of examples; none in both parts.
+    // TODO(dataset.split): Choose the validation examples.
+    //   Now: a tenth, drawn at random with a fixed seed.
+    //   Shapes: disjoint indices below the number of examples.
     let mut indices: Vec<usize> = (0..examples.len()).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));
     let training = indices.split_off(indices.len() / 10);
@@ -136,8 +136,8 @@ pub fn split(examples: Examples) -> Result<(Examples, Examples)> {
 }
 
 // TODO(dataset.source): Read the examples of your task.
-//   Now: handwritten digits in IDX files; MNIST and Fashion-MNIST read as they are.
-//   Shapes: an image [height, width] and a label an example.
+//   Now: IDX files: the handwritten digits in data/, or MNIST or Fashion-MNIST in --data-dir.
+//   Shapes: an image [height, width] and a label per example.
 /// Reads the examples for training and validation, and those for the test.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ use crate::{
 pub struct Project;
 
 thread_local! {
-    // Each replica is a thread with a registry of its own, without a lock.
+    // One registry per replica thread, so no lock is needed.
     static REGISTRY: RefCell<Registry<Project>> = RefCell::default();
 }
 
@@ -91,7 +91,7 @@ pub fn model() -> Result<Model> {
     engine::model::<Project>()
 }
 
-/// The model of this replica for validation and test, from [`prepare_inference`].
+/// The model of this replica for validation and test, prepared by [`prepare_inference`].
 pub fn inference_model() -> Result<Model> {
     engine::inference_model::<Project>()
 }

@@ -1,4 +1,4 @@
-//! Predictions with a checkpoint: one device, no strategy.
+//! Inference with a checkpoint, on one device, without a strategy.
 
 use std::path::Path;
 
@@ -23,9 +23,9 @@ pub fn infer(args: &Args, options: &Infer) -> Result<()> {
     predictions::infer::<Project, _>(&args.options, options, Model::new, read_inputs, predict)
 }
 
-// TODO(infer.inputs): Read what to predict.
+// TODO(infer.inputs): Read the inputs of inference.
 //   Now: images in IDX format.
-//   Shapes: an image [height, width] an example.
+//   Shapes: an image [height, width] per example.
 /// Reads the examples of a file.
 ///
 /// # Errors
@@ -44,9 +44,9 @@ pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
     Ok(examples.collect())
 }
 
-// TODO(infer.predict): Say what the predictions of the model mean.
+// TODO(infer.predict): Convert the outputs of the model to predictions.
 //   Now: the most probable class, and its probability.
-//   Shapes: logits [batch, classes] in, a prediction an example out.
+//   Shapes: logits [batch, classes] in, one prediction per example out.
 /// The output for one example, in addition to its file and index.
 #[derive(Serialize)]
 pub struct Prediction {

@@ -9,7 +9,7 @@ use kiln_engine::{
 
 use crate::{dataset::Batch, globals, model::Predictions};
 
-// TODO(loss.objects): Choose the losses of your task, each with one value an example.
+// TODO(loss.objects): Choose the losses of your task, each with one value per example.
 //   Now: sparse categorical cross-entropy from logits.
 //   Note: `kiln_engine::loss` also has class weights, and binary, focal, Huber and CTC losses.
 //   Shapes: predictions [batch, classes] and labels [batch] in, losses [batch] out.
@@ -34,11 +34,11 @@ pub fn per_example_losses(predictions: &Predictions, batch: &Batch) -> Result<Te
 
 /// The replica's part of the loss of the global batch, shape `[1]`, to be summed over replicas.
 pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
-    // TODO(loss.compute): Weight the examples and add what does not depend on them.
-    //   Now: the sum over the examples of this replica, divided by the true number of examples in
-    //        the update, over all replicas.
-    //   Note: `globals::global_batch_size()` would divide by the nominal number; add weight decay
-    //         with `scale_regularization_loss`.
+    // TODO(loss.compute): Apply sample weights; add regularisation.
+    //   Now: the sum over this replica's examples, divided by the number of examples in the update
+    //        over all replicas.
+    //   Note: the last update of an epoch may have fewer than `globals::global_batch_size()` examples;
+    //         scale weight decay and the like with `scale_regularization_loss`.
     //   Shapes: losses [batch] in, loss [1] out.
     let denominator = replica_context()?.examples_in_update();
     compute_average_loss(per_example_losses, None, denominator)

@@ -28,8 +28,8 @@ use training::{
     validation::distributed_validation_step,
 };
 
-// Training allocates large tensors at every step, and the system's allocator returns them to the
-// system each time.
+// Each step allocates large tensors: mimalloc reuses their memory, which the default allocator
+// returns to the operating system.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<()> {
         }
         _ => train(args, &datasets, &mut report)?,
     };
-    // 7. Test, unless only training was asked for, or a signal stopped it.
+    // 7. Test, except after `train`, or if a signal stopped training.
     match (trained, &args.command) {
         (None, _) | (_, Some(Command::Train)) => {}
         (Some(trained), _) => test(trained, &datasets, &mut report)?,

@@ -9,10 +9,10 @@ use kiln_engine::{
 
 use crate::{dataset::Batch, model::Predictions};
 
-// TODO(metric.set): Choose what is measured beside the loss.
+// TODO(metric.set): Choose the metrics besides the loss.
 //   Now: the mean loss, and the accuracy: the share of examples whose largest logit is the label's.
 //   Note: `kiln_engine::metric` also has F1, AUC, IoU, R2, perplexity, BLEU, calibration and others.
-//   Shapes: losses [batch], predictions [batch, classes], labels [batch] in; one value an example.
+//   Shapes: losses [batch], predictions [batch, classes], labels [batch] in; one value per example.
 /// The metrics of one split; each replica has one set per split.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -29,7 +29,7 @@ pub fn create_metrics() -> Metrics {
 }
 
 impl Metrics {
-    /// Adds the examples of a batch.
+    /// Adds a batch: losses `[batch]`, and the predictions for its examples.
     ///
     /// # Errors
     /// Predictions and labels do not match.
@@ -52,7 +52,7 @@ impl kiln_engine::Metrics for Metrics {
     }
 }
 
-// TODO(metric.best): Choose by which metric of the validation a checkpoint is the best.
+// TODO(metric.best): Choose the validation metric that selects the best checkpoint.
 //   Now: the highest accuracy.
 //   Shapes: none.
 pub const BEST: Best = Best {

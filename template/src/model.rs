@@ -25,7 +25,7 @@ use crate::{
 
 // TODO(model.architecture): Replace with the model for your task.
 //   Now: a small convolutional network for grey images of any size, 10 classes.
-//   Note: `Predictions` is what `forward` gives: a tensor of any rank, or a struct.
+//   Note: `Predictions` is the output of `forward`: a tensor of any rank, or a struct.
 //   Shapes: features [batch, 1, height, width] in, logits [batch, classes] out.
 /// The output of the model: logits `[batch, classes]`.
 pub type Predictions = Tensor<2>;
@@ -75,7 +75,7 @@ impl Model {
 
 // TODO(model.split): Cut the model into stages, for `model-parallel`.
 //   Now: the first convolution, then the rest.
-//   Note: each field with parameters is in one stage; if the model stays whole, one stage has all.
+//   Note: each field with parameters is in exactly one stage; a model without a cut is one stage.
 //   Shapes: the batch into the first stage, predictions out of the last one.
 /// The pipeline stages of the model, one device each, with about equal work.
 pub const STAGES: &[Stage<Model, Batch>] = &[
@@ -89,8 +89,8 @@ pub const STAGES: &[Stage<Model, Batch>] = &[
     },
 ];
 
-// TODO(model.weights): Map the names in files of other programs to the fields of the model.
-//   Now: none, as in files that `export` writes.
+// TODO(model.weights): Map weight names of other programs to the fields of the model.
+//   Now: no renames, as for files that `export` writes.
 //   Note: `("^features\\.0\\.", "conv1.")` reads `features.0.weight` as `conv1.weight`, in any file of `--init-from`.
 //   Shapes: those of the model; linear layers of PyTorch are transposed.
 /// Renames for `--init-from`: regular expressions and their replacements, all applied in order.
@@ -103,7 +103,7 @@ pub type Trainable = ModelAndOptimizer<Model>;
 /// Creates the model and its optimizer, for a training of `updates` updates.
 ///
 /// # Errors
-/// The learning-rate schedule refuses its settings.
+/// The settings of the learning-rate schedule are invalid.
 pub fn create_model_and_optimizer(
     args: &Args,
     updates: usize,
@@ -112,11 +112,11 @@ pub fn create_model_and_optimizer(
     device.seed(args.options.seed);
     let model = Model::new(device);
     // TODO(optimizer.choice): Choose the optimizer and its settings.
-    //   Now: Adam with --learning-rate, and the course of it that --schedule and --warm-up name.
-    //   Note: `with_weight_decay` makes it AdamW; any optimizer of Burn or `kiln_engine::optim::NadamConfig` will
-    //         do, and any schedule of `burn::optim::lr_scheduler`, which advances once an update.
+    //   Now: Adam; --learning-rate, --schedule and --warm-up set its learning rate.
+    //   Note: `with_weight_decay` makes it AdamW. Any optimizer of Burn and `kiln_engine::optim::NadamConfig`
+    //         also work, as does any schedule of `burn::optim::lr_scheduler`, with one step per update.
     //         `.with_groups([Group::new("^conv1\\.").frozen()])` freezes parameters by name; `optim::Group` also
-    //         gives them learning rates and optimizers of their own.
+    //         sets their learning rate and optimizer.
     //   Shapes: those of the parameters.
     let adam = AdamConfig::new().init();
     let schedule = args

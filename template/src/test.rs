@@ -18,7 +18,7 @@ use crate::{
     loss::{compute_loss, per_example_losses},
 };
 
-/// The losses of a replica's shard of a batch.
+/// The losses of a replica's shard of a batch; updates the metrics.
 pub fn test_step(batch: Batch) -> Result<Losses> {
     // TODO(test.step): Evaluate a batch of the test split.
     //   Now: the loss and the metrics of training.
@@ -43,8 +43,8 @@ pub fn distributed_test_step(inputs: PerReplica<Shard<Example>>) -> Result<Losse
     strategy.reduce(ReduceOp::Sum, losses)
 }
 
-/// Tests the model trained until `trained`, or loaded; each example counts once. A signal stops the test
-/// without a result.
+/// Tests the trained or loaded model, whose training progress is `trained`; each example counts once. A
+/// signal stops the test without a result.
 ///
 /// # Errors
 /// A replica failed, or a file cannot be written.
@@ -53,7 +53,7 @@ pub fn test(trained: Progress, datasets: &Datasets<Example>, report: &mut Report
     let mut test = Evaluation::<Project>::start(split, epoch, &datasets.test, report)?;
     while let Some(inputs) = test.next_batch() {
         if !test.step(inputs, distributed_test_step)? {
-            report.say("the test was stopped; `test` does it again");
+            report.say("the test was stopped; run `test` to repeat it");
             return Ok(());
         }
     }

@@ -55,7 +55,7 @@ pub fn train(
 }
 
 /// Trains all replicas on one global batch, and returns its losses. With a parameter server, one replica
-/// trains on it, and the losses are of a batch that finished meanwhile.
+/// trains on it; the returned losses are those of an earlier batch.
 pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
     globals::strategy()?.train(inputs, replica_train_step)
 }
@@ -74,13 +74,13 @@ pub fn train_step(batch: Batch) -> Result<(Losses, Gradients)> {
     //   Now: one loss of one model, and its gradients.
     //   Note: several networks, as of a GAN, are fields of the model; add the gradients of each
     //         from its own loss, and give each an optimizer in a `Trainable` of your own.
-    //   Shapes: those of a batch in.
+    //   Shapes: those of a batch in, losses [1] out.
     let forward = forward_pass()?;
     let batch = prepare_inputs(batch)?;
     let model = globals::model()?;
     let predictions = model.forward(&batch); // [batch, classes]
     let loss = train_loss(predictions, batch)?; // [1]
-    drop(forward);
+    drop(forward); // Until here, replicas with Burn's random layers take turns.
     let _backward = span(Phase::Backward);
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
     Ok((
@@ -105,8 +105,8 @@ pub const NON_FINITE: NonFinite = NonFinite::Error;
 /// Transforms the gradients, summed over replicas, before the update; false skips the update.
 pub fn update_gradients(gradients: &mut FlatGradients) -> Result<bool> {
     // After the sum, so that all replicas see the same gradients and decide alike.
-    // TODO(train.gradients): Choose what happens to gradients before the update.
-    //   Now: an error where one is not finite, else their global norm is clipped to 10.
+    // TODO(train.gradients): Check and transform the gradients before the update.
+    //   Now: an error if a gradient is not finite; otherwise the global norm is clipped to 10.
     //   Shapes: those of the parameters.
     if !gradients.handle_non_finite(NON_FINITE)? {
         return Ok(false);

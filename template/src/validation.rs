@@ -19,7 +19,7 @@ use crate::{
     loss::{compute_loss, per_example_losses},
 };
 
-/// The losses of a replica's shard of a batch.
+/// The losses of a replica's shard of a batch; updates the metrics.
 pub fn validation_step(batch: Batch) -> Result<Losses> {
     // TODO(validation.step): Evaluate a batch of the validation split.
     //   Now: the loss and the metrics of training.

@@ -1,9 +1,11 @@
 //! Shared helpers of Kiln's tests.
 
 pub mod filled_in;
+pub mod idx;
 pub mod interruptions;
 pub mod job;
 pub mod mpi;
+pub mod parallel;
 pub mod python;
 pub mod pytorch;
 pub mod random;
@@ -31,6 +33,7 @@ use kiln::{
     template::{Template, Vcs, answers::Answers},
 };
 pub use runs::log;
+use tempfile::TempDir;
 
 /// The root of the repository.
 pub fn repository() -> PathBuf {
@@ -54,6 +57,18 @@ fn there_or_skipped(there: bool, required: &str, missing: &str, skipped: &str) -
         eprintln!("skipped: {skipped}");
     }
     there
+}
+
+/// A temporary folder, in memory if the system has such a file system: many small files are written several times as
+/// fast.
+///
+/// # Panics
+/// The folder cannot be created.
+pub fn folder_in_memory() -> TempDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    in_memory
+        .or_else(|_| tempfile::tempdir())
+        .expect("a temporary folder")
 }
 
 /// The template's folder.
@@ -87,13 +102,25 @@ pub fn shared_target() -> PathBuf {
     target().join("rendered")
 }
 
+/// The packages that the workspace's manifest optimises in dev.
+const OPTIMISED: [&str; 6] = [
+    "diffy",
+    "liquid-core",
+    "memchr",
+    "pest",
+    "regex-automata",
+    "sha2",
+];
+
 /// Cargo for a package outside this workspace that depends on Kiln and uses its lock file. Kiln's
 /// dependencies are reused as compiled for this workspace.
 pub fn cargo_outside(arguments: &[&str], folder: &Path) -> Command {
     let mut cargo = Command::new("cargo");
+    for package in OPTIMISED {
+        let setting = format!("profile.dev.package.{package}.opt-level=2");
+        cargo.args(["--config", &setting]);
+    }
     cargo
-        // The profiles of the workspace's manifest.
-        .args(["--config", "profile.dev.package.diffy.opt-level=2"])
         .args(arguments)
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .env("CARGO_TARGET_DIR", target())

@@ -11,8 +11,9 @@ use serde_json::Value;
 use wait4::{ResourceUsage, Wait4};
 
 use crate::{
+    idx::{IDX_FILES, write_idx},
     log,
-    rendered::{IDX_FILES, Project, write_idx},
+    rendered::Project,
     repository,
 };
 

@@ -2,9 +2,10 @@
 //! training has the bits of one that was not interrupted.
 
 use kiln_tests::{
+    idx::idx_data,
     job::{Job, assert_near},
     mpi,
-    rendered::{Project, idx_data},
+    rendered::Project,
 };
 use serde_json::Value;
 

@@ -5,8 +5,9 @@ use std::{fs, io::Write, path::PathBuf, process::Command};
 
 use flate2::{Compression, write::GzEncoder};
 use kiln_tests::{
+    idx::{IDX_FILES as FILES, idx, idx_data as data},
     job::fails,
-    rendered::{IDX_FILES as FILES, Project, idx, idx_data as data, text},
+    rendered::{Project, text},
     running::{self, TRAINING, succeeds},
 };
 

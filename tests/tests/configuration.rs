@@ -3,7 +3,8 @@
 use std::{fs, path::Path};
 
 use kiln_tests::{
-    rendered::{Project, idx_data, text},
+    idx::idx_data,
+    rendered::{Project, text},
     running::{TRAINING, output, succeeds},
     runs::{checkpoints, latest_state, log_without_seconds, manifest, state},
     trainer::{Trainer, fails},

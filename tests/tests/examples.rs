@@ -99,12 +99,13 @@ fn callbacks() {
 #[test]
 #[ignore = "long"]
 fn language_model() {
+    let training = ["--epochs", "3", "--precision", "float32"];
     let accumulated = ["--replicas", "2", "--batch-size", "4", "--accumulate", "2"];
     Training {
         example: "language-model",
         runs: &[
-            &["--epochs", "3", "--replicas", "1"],
-            &[&["--epochs", "3"], &accumulated[..]].concat(),
+            &[&training[..], &["--replicas", "1"]].concat(),
+            &[&training[..], &accumulated].concat(),
         ],
         metric: "perplexity",
         range: 8.0..=10.5,

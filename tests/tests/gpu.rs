@@ -11,6 +11,7 @@ use kiln_tests::{
     job::{Job, Signal, assert_near, fails, signal},
     rendered::{Project, text},
     running::{Running, TRAINING, output},
+    runs::log_of,
     vulkan,
 };
 
@@ -82,6 +83,7 @@ fn a_project_trains_on_a_gpu() {
     kernels_are_kept_and_shipped(&job);
     kernels_that_cannot_be_kept_or_read_are_noticed(&job);
     a_gpu_is_not_waited_for_at_each_step(&job);
+    the_memory_of_a_gpu_is_in_the_log(&job);
     a_signal_while_kernels_are_compiled_ends_at_once(&job);
     a_gpu_goes_on_where_the_cpu_stopped(&job);
 }
@@ -165,6 +167,16 @@ fn kernels_that_cannot_be_kept_or_read_are_noticed(job: &Job) {
 fn a_gpu_is_not_waited_for_at_each_step(job: &Job) {
     let [few, many] = [40, 140].map(|steps| reads(job, steps));
     assert_eq!(many - few, (140 - 40) / 20, "{many} and {few} reads");
+}
+
+fn the_memory_of_a_gpu_is_in_the_log(job: &Job) {
+    let steps = log_of(&job.folder.join("runs/reads-140/steps.jsonl"));
+    assert_eq!(steps.len(), 140 / 20);
+    for step in steps {
+        let bytes = |name: &str| step[name].as_u64().unwrap_or_else(|| panic!("{step}"));
+        let in_use = bytes("device_memory_in_use");
+        assert!(in_use > 0 && bytes("device_memory") >= in_use, "{step}");
+    }
 }
 
 /// The number of reads from the GPU in a training of an epoch of `steps` steps.
@@ -255,7 +267,7 @@ fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
     for replicas in [1, 2] {
         let runs = format!("runs/gpu-{replicas}");
         let printed = continue_on(&mut on_gpu(job, &[]), replicas, &runs);
-        let shares = printed.contains("2 replicas or stages take turns");
+        let shares = printed.contains("2 replicas or stages share the available GPUs");
         assert_eq!(shares, replicas == 2, "{printed}");
         let what = format!("weights of {replicas} replicas on a GPU");
         assert_near(&job.weights(&runs), &expected.0, TOLERANCE, &what);

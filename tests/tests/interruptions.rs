@@ -10,10 +10,11 @@ use std::{
 };
 
 use kiln_tests::{
+    idx::idx_data_of,
     interruptions::{Ended, STOPS, Whole, unfinished},
     job::{Signal, signal, wait_for_second_epoch},
     random::Random,
-    rendered::{Project, idx_data_of, text},
+    rendered::{Project, text},
     running::{Running, TRAINING, succeeds},
     runs::{assert_whole, checkpoints, latest, latest_state, log, log_without_seconds, manifest},
     trainer::Trainer,

@@ -132,11 +132,18 @@ fn a_training_goes_on_while_the_server_is_away(trainer: &Trainer, server: &mut S
     let running = running.wait_until("checkpoint", || !checkpoints(&runs).is_empty());
     server.stop();
     let printed = text(&running.end(TRAINING));
-    let kept = "are kept in runs/away/mlflow-unsent.jsonl, which --resume sends";
+    let kept = "are kept in runs/away/mlflow-unsent.jsonl";
     assert!(printed.contains(kept), "{printed}");
+    let command = format!("--output-dir runs/away {options} --resume");
+    assert!(printed.contains(&command), "{printed}");
     assert!(printed.contains("test  loss"), "{printed}");
     server.go_on();
-    trainer.run("runs/away", &format!("{options} --resume"));
+    let printed = trainer.run("runs/away", &format!("{options} --resume"));
+    assert!(!printed.contains("train  loss"), "{printed}");
+    assert!(
+        printed.contains("has what mlflow-unsent.jsonl kept"),
+        "{printed}"
+    );
     assert_has_all(&server.run(&runs), &runs);
     assert!(!runs.join("mlflow-unsent.jsonl").exists());
 }

@@ -1,9 +1,10 @@
 //! Models in stages train to the results of whole models, and an invalid split is refused.
 
 use kiln_tests::{
+    idx::idx_data,
     job::{Job, assert_close},
     mpi,
-    rendered::{Project, idx_data, text},
+    rendered::{Project, text},
 };
 
 /// The global batch size; 54 examples give a last batch of 6.

@@ -7,11 +7,12 @@ use std::{
 };
 
 use kiln_tests::{
+    idx::idx_data,
     interruptions::{Ended, Whole},
     job::{Job, Signal, assert_close, signal, workers},
     mpi,
     random::Random,
-    rendered::{Project, idx_data, text},
+    rendered::{Project, text},
     running::{TRAINING, succeeds},
 };
 

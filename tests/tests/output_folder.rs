@@ -14,10 +14,11 @@ use std::{
 };
 
 use kiln_tests::{
+    idx::idx_data,
     job::wait_for_second_epoch,
     random::Random,
     read_tree,
-    rendered::{Project, idx_data, text},
+    rendered::{Project, text},
     running::{Running, TRAINING, succeeds},
     runs::{
         assert_whole, checkpoints, checkpoints_in, latest, latest_state, log, log_of, manifest,

@@ -48,6 +48,9 @@ fn holds_template_and_examples_and_builds_alone() {
         assert!(packed == source, "{}", diff(&source, &packed));
     }
 
+    let readme = fs::read(repository().join("README.md")).unwrap();
+    assert_eq!(fs::read(root.join("README.md")).unwrap(), readme);
+
     let made = place.path().join("a");
     let path = made.to_str().unwrap();
     let new = ["new", "a", "--yes", "--vcs", "none", "--path", path];

@@ -3,9 +3,10 @@
 use std::{fs, path::PathBuf};
 
 use kiln_tests::{
+    idx::idx_data,
     job::{Job, Signal, signal, workers},
     mpi,
-    rendered::{Project, idx_data, text},
+    rendered::{Project, text},
     running::TRAINING,
 };
 

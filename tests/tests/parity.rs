@@ -8,12 +8,14 @@ use kiln::{
     name::Name,
     template::{Template, answers::Answers},
 };
-use kiln_tests::{NAME, checkout, combinations, diff, generate, read_tree, repository};
+use kiln_tests::{
+    NAME, checkout, combinations, diff, folder_in_memory, generate, parallel, read_tree, repository,
+};
 use peer::{Peer, Tool, assert_same};
 use tempfile::TempDir;
 
 fn source() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     checkout(folder.path()).unwrap();
     folder
 }
@@ -25,9 +27,9 @@ fn every_combination_of_the_template() {
     let peer = Peer::new();
     let all = combinations(&template, NAME);
     assert!(all.len() > 1);
-    for combination in all {
+    parallel::for_each(&all, |combination| {
         assert_same(&peer, source.path(), &combination.answers);
-    }
+    });
 }
 
 #[test]
@@ -148,7 +150,7 @@ fn the_embedded_template() {
     let template = Template::embedded().unwrap();
     template.check().unwrap();
     let source = source();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     for (at, combination) in combinations(&template, NAME).into_iter().enumerate() {
         let project = folder.path().join(at.to_string());
         generate(&template, &combination.answers, &project).unwrap();

@@ -7,8 +7,9 @@ use std::{
 };
 
 use kiln_tests::{
+    idx::idx_data,
     job::{Job, Signal, assert_close, ends_in_time, signal},
-    rendered::{Project, idx_data},
+    rendered::Project,
 };
 
 /// The network, and the crates of Burn that are built once more with it: optimising these takes longer

@@ -11,9 +11,10 @@ use std::{
 
 use kiln_tests::{
     NAME,
+    idx::idx_data,
     job::{Job, assert_close, second_epoch_began},
     mpi,
-    rendered::{Project, idx_data},
+    rendered::Project,
     running::TRAINING,
     slurm::{self, Cluster},
 };

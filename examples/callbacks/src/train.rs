@@ -58,7 +58,7 @@ pub fn train(
 }
 
 /// Trains all replicas on one global batch, and returns its losses. With a parameter server, one replica
-/// trains on it, and the losses are of a batch that finished meanwhile.
+/// trains on it; the returned losses are those of an earlier batch.
 pub fn distributed_train_step(inputs: PerReplica<Shard<Example>>) -> Result<Losses> {
     globals::strategy()?.train(inputs, replica_train_step)
 }

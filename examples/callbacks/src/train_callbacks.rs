@@ -47,7 +47,7 @@ pub trait TrainCallbacks {
     /// Creates the model with initial weights.
     fn create_model(&self, device: &Device) -> Model;
 
-    /// Creates the loss, which has one value an example.
+    /// Creates the loss, which has one value per example.
     fn create_loss(&self) -> LossObjects;
 
     /// What is called after every so many updates. Several may share a number; they run in order.

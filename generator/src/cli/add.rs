@@ -122,10 +122,7 @@ fn removed(was: &Answers, added: &Values) -> Vec<String> {
 /// The option and value that `given` denotes.
 fn resolve(template: &Template, answers: &Answers, given: &str) -> Result<(String, Value)> {
     if given.contains('=') {
-        let mut values: Values = values::read(template, None, &[given.to_owned()])?;
-        return values
-            .pop()
-            .ok_or_else(|| Error::input(format!("`{given}` sets no option")));
+        return values::pair(template, "OPTION", given);
     }
     if let Some(option) = template.option(given) {
         return Ok((given.to_owned(), only_other(option, answers)?));

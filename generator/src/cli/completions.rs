@@ -101,7 +101,12 @@ pub(crate) fn run(args: &CompletionsArgs, command: Command) -> Result<ExitCode> 
         Shell::Fish => positionals(&command),
         _ => String::new(),
     };
-    print(&(String::from_utf8_lossy(&script) + &*more))?;
+    let script = String::from_utf8_lossy(&script);
+    let script = match args.shell {
+        Shell::Fish => helped(&script),
+        _ => script.into_owned(),
+    };
+    print(&(script + more.as_str()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -153,6 +158,19 @@ fn positionals(command: &Command) -> String {
         }
     }
     script
+}
+
+/// Fish's script, with subcommands after `kiln help`: the generated one offers them unless the line has
+/// the word `help`, which it does.
+fn helped(script: &str) -> String {
+    const HELP: &str = "complete -c kiln -n \"__fish_kiln_using_subcommand help; and not ";
+    let lines = script
+        .split_inclusive('\n')
+        .map(|line| match line.starts_with(HELP) {
+            true => line.replacen(" help\" -f", "\" -f", 1),
+            false => line.to_owned(),
+        });
+    lines.collect()
 }
 
 /// A text in quotes of fish.

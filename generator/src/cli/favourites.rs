@@ -54,6 +54,21 @@ pub(crate) struct Favourite {
 }
 
 impl Favourite {
+    /// Checks that the folder that the favourite stands for is there.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_folder(&self, folder: &Path) -> Result<()> {
+        if folder.exists() {
+            return Ok(());
+        }
+        let (name, shown) = (&self.name, folder.display());
+        let message =
+            format!("the favourite `{name}` is the folder `{shown}`, which does not exist");
+        let help = format!("correct it in `{}`; give a whole path", self.file.display());
+        Err(Error::input(message).help(help))
+    }
+
     /// The values of options that the user prefers for this template.
     ///
     /// # Errors

@@ -112,11 +112,20 @@ pub(super) fn report(outcome: &Outcome<'_>) -> String {
             pending::command(project, "--abort"),
         );
     } else {
-        text.push_str(
-            "Next:\n  cargo test    # the contract tests\n  git diff      # what changed\n",
-        );
+        let tests = tests(project).map_or_else(String::new, |line| format!("  {line}\n"));
+        let _ = write!(text, "Next:\n{tests}  git diff      # what changed\n");
     }
     text
+}
+
+/// The command that tests a project, which may be of a team's template or not of Rust.
+fn tests(project: &Path) -> Option<&'static str> {
+    let has = |path: &str| project.join(path).is_file();
+    match (has("tests/contract/main.rs"), has("Cargo.toml")) {
+        (true, _) => Some("cargo test    # the contract tests"),
+        (false, true) => Some("cargo test"),
+        (false, false) => None,
+    }
 }
 
 /// The outcome as JSON.

@@ -39,6 +39,7 @@ use clap::{
 use crate::{
     error::{Error, Result, nearest},
     project::patches,
+    wrapping::width_of,
 };
 
 const EXIT_STATUS: &str = "\
@@ -274,5 +275,6 @@ fn report(error: &Error) {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let color = is_terminal && wanted && !terminal::is_dumb();
     // A failure to write it cannot be reported.
-    let _ = write!(io::stderr(), "{}", error.draw(color));
+    let width = width_of(&io::stderr());
+    let _ = write!(io::stderr(), "{}", error.draw_within(width, color));
 }

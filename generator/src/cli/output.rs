@@ -1,10 +1,13 @@
 //! Output of subcommands.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    wrapping::{fill, width_of},
+};
 
 /// Output format of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,7 +45,12 @@ fn print_to(mut output: impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// Writes a line to standard error, at once, as that has no buffer. A failure to write it is ignored.
+/// Writes a line to standard error, at once, as that has no buffer. On a terminal, it is broken
+/// between words. A failure to write it is ignored.
 pub(crate) fn note(line: &str) {
+    let line = match io::stderr().is_terminal() {
+        true => fill(line, width_of(&io::stderr())),
+        false => line.to_owned(),
+    };
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

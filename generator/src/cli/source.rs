@@ -121,6 +121,9 @@ pub(crate) fn choose(
         });
     };
     let (target, favourite) = target(given, version)?;
+    if let (Target::Folder(folder), Some(favourite)) = (&target, &favourite) {
+        favourite.check_folder(folder)?;
+    }
     let mut chosen = match target {
         Target::Folder(folder) => Chosen {
             template: folder::template(&folder, reading)?,

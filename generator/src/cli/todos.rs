@@ -92,7 +92,7 @@ fn text(scan: &Scan, path: &Path) -> String {
     let custom = scan.todos.iter().filter(|todo| todo.custom).count();
     let _ = write!(
         text,
-        "{} of {} open in {}",
+        "{} of {} open in `{}`",
         left.len(),
         counted(scan.sites, "site"),
         path.display()

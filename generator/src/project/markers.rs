@@ -59,6 +59,9 @@ pub(crate) fn marked_lines(text: &str, length: usize) -> Vec<usize> {
 /// this length if given.
 pub(crate) fn conflicts(text: &str, only: Option<usize>) -> Vec<usize> {
     let mut found = Vec::new();
+    if !text.contains(&"<".repeat(MARKER)) {
+        return found;
+    }
     // The line and length of the first marker, and whether the middle one was seen.
     let mut open: Option<(usize, usize, bool)> = None;
     for (at, line) in (1..).zip(text.lines()) {

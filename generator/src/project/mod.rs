@@ -18,6 +18,7 @@ pub mod record;
 pub(crate) mod renewal;
 mod repository;
 mod source;
+pub(crate) mod temporary;
 pub mod todo;
 pub mod transaction;
 pub(crate) mod tree;

@@ -50,8 +50,7 @@ impl<'t> Moves<'t> {
             .files
             .iter()
             .filter(|file| {
-                let is = new.files.iter().find(|new| new.path == file.path);
-                is.is_none_or(|new| {
+                new.file(&file.path).is_none_or(|new| {
                     new.contents != file.contents || new.executable != file.executable
                 })
             })

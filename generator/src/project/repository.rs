@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::Stdio,
 };
 
 use super::{
@@ -45,19 +45,33 @@ pub(crate) fn ask_git(folder: &Path, args: &[&str], files: &[&Path]) -> Git {
         }
         // Git's words depend on the language, so the repository is looked for.
         Ok(output) => match repository_of(folder) {
-            Ok(Some(_)) => Git::Refused(words(&output)),
+            Ok(Some(_)) => Git::Refused(in_words(&output.stderr)),
             _ => Git::NoRepository,
         },
         Err(_) => Git::NoRepository,
     }
 }
 
-/// Git's error message on one line.
-fn words(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stderr);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let text = lines.collect::<Vec<_>>().join(" ");
-    text.strip_prefix("fatal: ").unwrap_or(&text).to_owned()
+/// Git's error message on one line, in sentences, with the commands that it suggests in backticks.
+pub(super) fn in_words(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut said = String::new();
+    for line in text.lines() {
+        let bare = line.trim();
+        let bare = bare.strip_prefix("fatal: ").unwrap_or(bare);
+        if bare.is_empty() {
+            continue;
+        }
+        if !said.is_empty() {
+            let ends = said.ends_with(['.', ':', ',', ';', '!', '?']);
+            let begins = bare.starts_with(char::is_uppercase);
+            said.push_str(if begins && !ends { ". " } else { " " });
+        }
+        let is_command = line.starts_with('\t') && said.ends_with(": ");
+        let quote = if is_command { "`" } else { "" };
+        said.extend([quote, bare, quote]);
+    }
+    said
 }
 
 /// The folder of the repository that `folder` lies in.
@@ -121,7 +135,7 @@ fn is_ignored(destination: &Path) -> Result<std::result::Result<bool, String>> {
         Ok(output) => match output.status.code() {
             Some(0) => Ok(true),
             Some(1) => Ok(false),
-            _ => Err(words(&output)),
+            _ => Err(in_words(&output.stderr)),
         },
         // Without git, nothing is ignored.
         Err(_) => Ok(false),
@@ -153,4 +167,25 @@ pub(super) fn make_repository(project: &Path, required: bool, written: &mut Writ
         "{message}; the project is under no version control"
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_git_suggests_can_be_copied() {
+        let said =
+            b"fatal: detected dubious ownership in repository at '/a b'\nTo add an exception \
+            for this directory, call:\n\n\tgit config --global --add safe.directory '/a b'\n";
+        assert_eq!(
+            in_words(said),
+            "detected dubious ownership in repository at '/a b'. To add an exception for this \
+             directory, call: `git config --global --add safe.directory '/a b'`"
+        );
+        assert_eq!(
+            in_words(b"fatal: not a repository: /x\n"),
+            "not a repository: /x"
+        );
+    }
 }

@@ -266,8 +266,14 @@ fn leaders(file: &str) -> &'static [&'static str] {
 
 /// Adds the markers in the text of a file to a scan.
 pub fn scan_text(file: &str, text: &str, scan: &mut Scan) {
+    if !text.contains(MARKER) {
+        return;
+    }
     let lines: Vec<_> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
+        if !line.contains(MARKER) {
+            continue;
+        }
         let found = leaders(file)
             .iter()
             .find_map(|leader| Some((*leader, marker(line, leader)?)));

@@ -1,22 +1,20 @@
 //! Writing a project to disk atomically, and creating its repository.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, Write},
     iter,
     panic::resume_unwind,
     path::{Component, Path, PathBuf},
     thread,
-    time::Duration,
 };
-
-use tempfile::TempDir;
 
 use super::{
     pending,
     place::check_parents,
     record::RECORD_FILE,
     repository::{make_repository, wants_repository},
+    temporary::Temporary,
     transaction::{Change, Transaction},
 };
 use crate::{
@@ -38,8 +36,6 @@ const KEPT: [&str; 1] = ["README.md"];
 const EXTENDED: [&str; 2] = [".gitignore", ".gitattributes"];
 /// Maximum number of files in an error message.
 const SHOWN: usize = 5;
-/// The lock file of a staging folder.
-const LOCK: &str = "lock";
 
 /// Options for writing a project.
 #[derive(Debug, Clone, Copy)]
@@ -167,8 +163,10 @@ fn write_new(
 ) -> Result<Written> {
     let parent = parent(destination);
     let parents = MadeFolders::make(parent)?;
-    let place = staging(parent)?;
-    let project = &place.project;
+    // A hidden sibling.
+    let place = Temporary::make(parent, STAGING)
+        .map_err(|cause| Error::io("write to the folder", parent, cause))?;
+    let project = place.path();
     fill(project, destination, rendered)?;
     let mut written = all_created(rendered);
     if wants_repository(destination, options, &mut written)? {
@@ -408,62 +406,6 @@ fn not_made(destination: &Path, cause: io::Error) -> Error {
         .help("run the command again; nothing was written"),
         Ok(()) => Error::io("make", destination, cause),
     }
-}
-
-/// A hidden staging folder with an empty folder for a project, which is removed on drop.
-struct Staging {
-    project: PathBuf,
-    /// Held until the process ends, to mark the folder as in use.
-    _lock: File,
-    _folder: TempDir,
-}
-
-fn staging(parent: &Path) -> Result<Staging> {
-    remove_abandoned(parent);
-    let failed = |cause| Error::io("write to the folder", parent, cause);
-    let folder = tempfile::Builder::new()
-        .prefix(STAGING)
-        .tempdir_in(parent)
-        .map_err(failed)?;
-    let lock = File::create_new(folder.path().join(LOCK)).map_err(failed)?;
-    // Without file locks, staging folders of killed processes are kept.
-    let _ = lock.try_lock();
-    let project = folder.path().join("project");
-    make_folder(&project)?;
-    Ok(Staging {
-        project,
-        _lock: lock,
-        _folder: folder,
-    })
-}
-
-/// Removes staging folders of killed processes. Folders younger than a minute are kept, as they may
-/// not be locked yet.
-fn remove_abandoned(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(STAGING) {
-            continue;
-        }
-        let abandoned = match File::open(entry.path().join(LOCK)) {
-            Ok(lock) => lock.metadata().is_ok_and(|it| is_old(&it)) && lock.try_lock().is_ok(),
-            // The process was killed before it made the lock file, when the folder was empty.
-            Err(_) => entry.metadata().is_ok_and(|it| is_old(&it)),
-        };
-        if abandoned {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-fn is_old(metadata: &fs::Metadata) -> bool {
-    let age = metadata
-        .modified()
-        .ok()
-        .and_then(|time| time.elapsed().ok());
-    age.is_some_and(|age| age > Duration::from_secs(60))
 }
 
 fn make_folder(path: &Path) -> Result<()> {

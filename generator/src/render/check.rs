@@ -175,7 +175,7 @@ impl Template {
 
     /// Checks that every entry is a file or a folder.
     fn check_special(&self) -> Result<()> {
-        let Some(special) = &self.special else {
+        let Some(special) = self.special.first() else {
             return Ok(());
         };
         Err(Error::template(format!(

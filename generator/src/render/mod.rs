@@ -60,9 +60,13 @@ pub struct Rendered<'t> {
 impl Rendered<'_> {
     /// The contents of the file at `path`.
     pub fn get(&self, path: impl AsRef<Path>) -> Option<&[u8]> {
-        let path = path.as_ref();
-        let file = self.files.iter().find(|file| file.path == path)?;
-        Some(&file.contents)
+        self.file(path.as_ref()).map(|file| &*file.contents)
+    }
+
+    /// The file at `path`.
+    pub(crate) fn file(&self, path: &Path) -> Option<&RenderedFile<'_>> {
+        let at = self.files.binary_search_by(|file| (*file.path).cmp(path));
+        Some(&self.files[at.ok()?])
     }
 }
 
@@ -170,7 +174,7 @@ impl Renderer {
         }
         let mistakes = mistakes.into_iter().map(|(_, error)| error);
         Error::of_reasons(template.label(), mistakes.collect())?;
-        files.sort_by(|(_, one), (_, other)| one.path.cmp(&other.path));
+        files.sort_by_cached_key(|(_, file)| order(&file.path));
         for pair in files.windows(2) {
             let [(one, first), (other, second)] = pair else {
                 continue;
@@ -221,6 +225,9 @@ impl Renderer {
 
     /// Renders each part of a path and removes characters that file systems forbid.
     fn path(&self, path: &str, source: &str) -> Result<PathBuf> {
+        if path.split('/').all(is_plain) {
+            return Ok(path.into());
+        }
         path.split('/')
             .map(|part| {
                 let rendered = if has_liquid(part.as_bytes()) {
@@ -248,10 +255,10 @@ impl Renderer {
         ignored: &[String],
         files: impl Iterator<Item = &'f PathBuf>,
     ) -> Result<Vec<PathBuf>> {
-        let mut folders: Vec<PathBuf> = files
-            .flat_map(|file| file.ancestors().skip(1))
-            .map(Path::to_path_buf)
-            .collect();
+        let mut parents: Vec<&Path> = files.filter_map(|file| file.parent()).collect();
+        parents.dedup();
+        let parents = parents.into_iter().flat_map(Path::ancestors);
+        let mut folders: Vec<PathBuf> = parents.map(Path::to_path_buf).collect();
         for folder in template.folders() {
             if is_ignored(folder, ignored) {
                 continue;
@@ -267,7 +274,7 @@ impl Renderer {
             }
         }
         folders.retain(|folder| !folder.as_os_str().is_empty());
-        folders.sort();
+        folders.sort_by_cached_key(|folder| order(folder));
         folders.dedup();
         Ok(folders)
     }
@@ -284,11 +291,28 @@ fn texts(template: &Template, ignored: &[String]) -> BTreeMap<String, String> {
     texts.collect()
 }
 
+/// A key that orders paths of a project as [`Path`] does, which compares them a component at a time.
+fn order(path: &Path) -> Vec<u8> {
+    let bytes = path.as_os_str().as_encoded_bytes().iter();
+    // No name has a byte that is smaller.
+    let key = bytes.map(|byte| match std::path::is_separator(char::from(*byte)) {
+        true => 0,
+        false => *byte,
+    });
+    key.collect()
+}
+
+/// Whether a part of a path has no Liquid, and nothing that a file system forbids.
+fn is_plain(part: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    part.bytes().all(plain)
+        && part.bytes().any(|byte| byte != b'.')
+        && part.len() <= 255
+        && !cfg!(windows)
+}
+
 fn sanitize(part: &str) -> String {
-    let plain = part
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-    if plain && part.len() <= 255 && !part.bytes().all(|byte| byte == b'.') && !cfg!(windows) {
+    if is_plain(part) {
         return part.to_owned();
     }
     let options = sanitize_filename::Options {
@@ -297,4 +321,53 @@ fn sanitize(part: &str) -> String {
         ..sanitize_filename::Options::default()
     };
     sanitize_filename::sanitize_with_options(part, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_order_paths_as_their_components_do() {
+        let names = [
+            "a", "a-b", "a.b", "a0", "ab", "A", "_", "-", "é", "a b", "\u{1}",
+        ];
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for one in names {
+            paths.push(one.into());
+            paths.extend(names.map(|other| Path::new(one).join(other)));
+            paths.extend(names.map(|other| Path::new(other).join("a").join(one)));
+        }
+        for one in &paths {
+            for other in &paths {
+                assert_eq!(
+                    order(one).cmp(&order(other)),
+                    one.cmp(other),
+                    "{one:?} {other:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_files_and_folders_of_a_project_are_in_order() {
+        let template = Template::embedded().unwrap();
+        let name = crate::name::Name::parse("a").unwrap();
+        let rendered = render(&template, &Answers::defaults(&template, name).unwrap()).unwrap();
+        assert!(
+            rendered
+                .files
+                .is_sorted_by(|one, other| one.path < other.path)
+        );
+        assert!(rendered.folders.is_sorted_by(|one, other| one < other));
+        for file in &rendered.files {
+            assert_eq!(rendered.file(&file.path), Some(file));
+            for folder in file.path.ancestors().skip(1) {
+                assert!(
+                    folder == Path::new("") || rendered.folders.iter().any(|one| one == folder)
+                );
+            }
+        }
+        assert_eq!(rendered.get("src"), None);
+    }
 }

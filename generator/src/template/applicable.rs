@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::{
     Template,
     answers::{Answers, Values},
-    conditions,
+    conditions::Evaluator,
     option::{TemplateOption, Value},
     variables::Variables,
 };
@@ -51,15 +51,10 @@ impl<'t> Applicable<'t> {
         left.retain(|conditional| !conditional.options.is_empty());
         while !left.is_empty() {
             let variables = found.variables(name)?;
-            let engine = conditions::engine(&variables);
+            let evaluator = Evaluator::new(&variables);
             let mut truths = Vec::new();
             for conditional in &left {
-                truths.push(conditions::holds(
-                    &engine,
-                    template.config(),
-                    conditional,
-                    &variables,
-                )?);
+                truths.push(evaluator.holds(template.config(), conditional)?);
             }
             let mut truths = truths.into_iter();
             let (hold, others): (Vec<_>, Vec<_>) = left

@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     ops::Range,
     path::Path,
 };
@@ -208,8 +209,8 @@ impl Config {
     /// A matcher of the files to render.
     pub fn matcher(&self, rules: &Rules) -> Result<Matcher> {
         Ok(match (&rules.include, &rules.exclude) {
-            (Some(patterns), _) => Matcher::Include(self.gitignore(patterns)?),
-            (None, Some(patterns)) => Matcher::Exclude(self.gitignore(patterns)?),
+            (Some(patterns), _) => Matcher::Include(self.gitignore(patterns)?.into()),
+            (None, Some(patterns)) => Matcher::Exclude(self.gitignore(patterns)?.into()),
             (None, None) => Matcher::All,
         })
     }
@@ -276,8 +277,8 @@ impl Config {
 /// Decides which files are rendered.
 pub(crate) enum Matcher {
     All,
-    Include(Gitignore),
-    Exclude(Gitignore),
+    Include(FilePatterns),
+    Exclude(FilePatterns),
 }
 
 impl Matcher {
@@ -285,9 +286,42 @@ impl Matcher {
     pub fn renders(&self, path: &str) -> bool {
         match self {
             Matcher::All => true,
-            Matcher::Include(patterns) => matches(patterns, path),
-            Matcher::Exclude(patterns) => !matches(patterns, path),
+            Matcher::Include(patterns) => patterns.match_file(path),
+            Matcher::Exclude(patterns) => !patterns.match_file(path),
         }
+    }
+}
+
+/// Patterns, and the folders that they are known to match or not: files of a folder share the answer.
+pub(crate) struct FilePatterns {
+    patterns: Gitignore,
+    folders: RefCell<BTreeMap<String, bool>>,
+}
+
+impl From<Gitignore> for FilePatterns {
+    fn from(patterns: Gitignore) -> Self {
+        Self {
+            patterns,
+            folders: RefCell::default(),
+        }
+    }
+}
+
+impl FilePatterns {
+    /// As [`matches`].
+    fn match_file(&self, path: &str) -> bool {
+        let found = self.patterns.matched(path, false);
+        if !found.is_none() {
+            return found.is_ignore();
+        }
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        if let Some(known) = self.folders.borrow().get(folder) {
+            return *known;
+        }
+        let found = self.patterns.matched_path_or_any_parents(folder, true);
+        let mut folders = self.folders.borrow_mut();
+        folders.insert(folder.to_owned(), found.is_ignore());
+        found.is_ignore()
     }
 }
 
@@ -634,5 +668,42 @@ impl Reader<'_> {
                 Value::Text(self.document.string("default", value)?)
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_matched_once_and_as_before() {
+        let paths = [
+            "a", "b.rs", "x/a", "x/b.rs", "x/y/a", "x/y/b.rs", "x/y/z/a", "y/a", "y/c", "x/c/d",
+            "x/c/e",
+        ];
+        for lines in [
+            &["/a"][..],
+            &["a"],
+            &["x/"],
+            &["x/*"],
+            &["y/"],
+            &["*.rs", "!x/y/*.rs"],
+            &["x", "!x/y"],
+            &["x/**/a", "!z/"],
+            &["*", "!/x/c/d"],
+            &["*", "!*.rs", "!c"],
+            &[],
+        ] {
+            let mut builder = GitignoreBuilder::new("/template");
+            for line in lines {
+                builder.add_line(None, line).unwrap();
+            }
+            let patterns = builder.build().unwrap();
+            let of_files = FilePatterns::from(patterns.clone());
+            for path in paths.iter().chain(paths.iter().rev()) {
+                let expected = matches(&patterns, path);
+                assert_eq!(of_files.match_file(path), expected, "{lines:?} {path}");
+            }
+        }
     }
 }

@@ -54,6 +54,8 @@ const INSTEAD: &[(&str, &str)] = &[
         "system::date",
         "an option, or nothing: a project of today is not that of tomorrow",
     ),
+    ("import", "nothing: what another script does is not known"),
+    ("eval", "the code itself: what a text does is not known"),
     ("abort", "a `regex` or `choices` of the option"),
 ];
 

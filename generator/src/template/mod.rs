@@ -16,6 +16,7 @@ mod locate;
 pub mod option;
 pub(crate) mod portable;
 pub(crate) mod scripts;
+mod syntax;
 pub(crate) mod tags;
 pub(crate) mod values;
 pub(crate) mod variables;
@@ -68,14 +69,16 @@ pub struct Template {
     pub(crate) files: Vec<TemplateFile>,
     pub(crate) folders: BTreeSet<String>,
     pub(crate) config: Config,
-    /// The first entry that is neither a file nor a folder, such as a symbolic link.
-    pub(crate) special: Option<String>,
+    /// Entries that are neither files nor folders, such as symbolic links.
+    pub(crate) special: Vec<String>,
     /// Whether mistakes that cargo-generate renders are errors.
     strict: bool,
     /// What is left out of the template, for people.
     pub(crate) notes: Vec<String>,
     /// Whether a file may run a Rhai script as a filter.
     has_scripts: bool,
+    /// Whether it is Kiln's own template.
+    own: bool,
 }
 
 /// The parts of a template, before its configuration is read.
@@ -83,9 +86,11 @@ struct Parts {
     label: String,
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
-    special: Option<String>,
+    special: Vec<String>,
     /// The configuration of a sub-template that has none of its own.
     inherited: Option<TemplateFile>,
+    /// Whether it is Kiln's own template.
+    own: bool,
 }
 
 /// How the template in a folder is read.
@@ -122,6 +127,7 @@ impl Template {
 
     /// A template of `files`, in a folder that messages call `label`.
     pub(crate) fn from_files(label: &str, files: Files) -> Result<Self> {
+        let own = std::ptr::eq(files, TEMPLATE);
         let files = files.iter().map(|(path, contents, executable)| {
             file(label, path, Cow::Borrowed(*contents), *executable)
         });
@@ -129,8 +135,9 @@ impl Template {
             label: label.to_owned(),
             files: files.collect(),
             folders: BTreeSet::new(),
-            special: None,
+            special: Vec::new(),
             inherited: None,
+            own,
         };
         let (template, faults) = Self::new(parts, Reading::default())?;
         Error::of_reasons(label, faults)?;
@@ -166,9 +173,10 @@ impl Template {
             },
             files: Vec::new(),
             folders: BTreeSet::new(),
-            special: None,
+            special: Vec::new(),
         };
         reader.read(&place.folder, "")?;
+        reader.special.sort();
         if reader.files.is_empty() {
             return Err(no_files(&reader.label));
         }
@@ -183,9 +191,11 @@ impl Template {
             folders: reader.folders,
             special: reader.special,
             inherited,
+            own: false,
         };
         let (template, mut faults) = Self::new(parts, reading)?;
         faults.extend(template.config.wrong_regexes());
+        faults.extend(syntax::wrong_conditions(&template.config));
         Ok((template, faults))
     }
 
@@ -217,17 +227,22 @@ impl Template {
         Genignore::of(&files, &mut notes).apply(&mut files, &mut all);
         files.retain(|path, _| !NOT_OUTPUT.contains(&path.as_str()));
         for path in files.keys() {
-            all.extend(parents(path).map(str::to_owned));
+            for folder in parents(path) {
+                if !all.insert(folder.to_owned()) {
+                    break;
+                }
+            }
         }
         let files: Vec<_> = files.into_values().collect();
         let template = Self {
-            has_scripts: files.iter().any(may_run_scripts),
+            has_scripts: !parts.own && files.iter().any(may_run_scripts),
             files,
             folders: all,
             config,
             special: parts.special,
             strict: !reading.lenient,
             notes,
+            own: parts.own,
         };
         Ok((template, faults))
     }
@@ -267,6 +282,12 @@ impl Template {
     pub(crate) fn definitions(&self, name: &str) -> impl Iterator<Item = &TemplateOption> {
         let all = self.config.all_options();
         all.filter(move |option| option.name == name)
+    }
+
+    /// Whether it is Kiln's own template of this version, of which the tests show what is checked of
+    /// others whenever they are rendered.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
     }
 
     /// Whether a file may run a Rhai script as a filter.
@@ -333,7 +354,7 @@ pub(crate) fn not_utf8(file: &TemplateFile) -> Error {
 fn file(label: &str, path: &str, contents: Cow<'static, [u8]>, executable: bool) -> TemplateFile {
     TemplateFile {
         path: path.strip_suffix(LIQUID).unwrap_or(path).to_owned(),
-        source: format!("{label}/{path}"),
+        source: [label, "/", path].concat(),
         contents,
         executable,
     }
@@ -355,7 +376,7 @@ struct FolderReader {
     label: String,
     files: Vec<TemplateFile>,
     folders: BTreeSet<String>,
-    special: Option<String>,
+    special: Vec<String>,
 }
 
 impl FolderReader {
@@ -374,8 +395,7 @@ impl FolderReader {
             let path = format!("{prefix}{name}");
             let kind = entry.file_type().map_err(failed)?;
             if !kind.is_dir() && !kind.is_file() {
-                self.special
-                    .get_or_insert_with(|| format!("{}/{path}", self.label));
+                self.special.push(format!("{}/{path}", self.label));
             }
             if kind.is_dir() && name != ".git" && !is_build_folder(&entry.path()) {
                 self.read(&entry.path(), &format!("{path}/"))?;
@@ -413,4 +433,20 @@ pub(crate) fn is_executable(metadata: &fs::Metadata) -> bool {
 #[cfg(not(unix))]
 pub(crate) fn is_executable(_: &fs::Metadata) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kiln's own template is not searched for them.
+    #[test]
+    fn the_embedded_template_has_no_scripts() {
+        let template = Template::embedded().unwrap();
+        assert!(template.is_own() && !template.files.iter().any(may_run_scripts));
+        let mut files = TEMPLATE.to_vec();
+        files.push(("a.liquid", b"{{ 1 | rhai }}", false));
+        let other = Template::from_files("template", files.leak()).unwrap();
+        assert!(!other.is_own() && other.has_scripts());
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) fn read(template: &Template, file: Option<&Path>, defines: &[String])
     };
     let mut defined: Vec<(String, &String)> = Vec::new();
     for define in defines {
-        let (key, value) = parse_define(template, define)?;
+        let (key, value) = pair(template, "--define", define)?;
         let before = defined.iter().find(|(other, _)| *other == key);
         if let Some((_, before)) = before
             && values.get(&key) != Some(&value)
@@ -41,10 +41,14 @@ pub(crate) fn two_values(key: &str, one: &str, other: &str) -> Error {
     Error::input(message).help("remove one of the two")
 }
 
-fn parse_define(template: &Template, define: &str) -> Result<(String, Value)> {
+/// Reads `KEY=VALUE` in the argument that messages call `argument`.
+///
+/// # Errors
+/// There is no such option, or it does not have the value.
+pub(crate) fn pair(template: &Template, argument: &str, define: &str) -> Result<(String, Value)> {
     let here = |error: Error, part: &str, label: &str| {
         let start = part.as_ptr() as usize - define.as_ptr() as usize;
-        error.in_argument("--define", define, start..start + part.len(), label)
+        error.in_argument(argument, define, start..start + part.len(), label)
     };
     let (key, value) = define.split_once('=').ok_or_else(|| {
         let error = Error::input(format!("`--define {define}` has no `=`"));

@@ -148,15 +148,20 @@ impl Terminal {
 
     /// Changes the width of the window.
     pub fn resize(&self, columns: u16) {
+        self.resize_to(columns, 40);
+    }
+
+    /// Changes the size of the window.
+    pub fn resize_to(&self, columns: u16, rows: u16) {
         let window = Winsize {
-            ws_row: 40,
+            ws_row: rows,
             ws_col: columns,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
         tcsetwinsize(&self.keyboard, window).unwrap();
         let mut shown = self.shown.lock().unwrap();
-        shown.parser.set_size(size(40), size(columns));
+        shown.parser.set_size(size(rows), size(columns));
     }
 
     /// Waits for the end; returns the exit status and all output.

@@ -26,7 +26,7 @@ const SHORT: usize = 12;
 /// Cell of a value that a run does not have.
 const NONE: &str = "-";
 
-/// Prints a table of runs, in rows for what differs and what was reached, and draws their curves.
+/// Prints a table of runs, with a row for each differing option and each metric, and draws their curves.
 ///
 /// # Errors
 /// A run is damaged, unreadable or of another program; the others are compared. The picture cannot be written.

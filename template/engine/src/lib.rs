@@ -8,13 +8,13 @@
 //! | [`replica`] | replicas: their threads, devices and contexts |
 //! | [`comm`] | collective operations between threads, devices and processes |
 //! | [`workers`] | processes of a job: MPI, heartbeats, lost processes |
-//! | [`kernels`] | compiled kernels of GPUs, kept for later starts and other machines |
+//! | [`kernels`] | caches and bundles of compiled GPU kernels; the command `compile` |
 //! | [`pipeline`] | models split into stages, for `model-parallel` |
 //! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
-//! | [`precision`] | matrix products in 16 bits, and the loss scale of float16 |
+//! | [`precision`], [`flops`] | matrix products in 16 bits, the loss scale of float16; counts of FLOPs |
 //! | [`ema`] | an exponential moving average of the weights |
-//! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
+//! | [`loss`], [`metric`], [`layers`], [`vectors`] | losses, metrics, and layers with kernels of their own |
 //! | [`model`] | parameters, running statistics and random layers of any module |
 //! | [`data`] | datasets: files, batches, shards, prefetching |
 //! | [`training`] | epochs, updates and callbacks |
@@ -28,7 +28,7 @@
 //! | [`rate_finder`] | the command `find-lr`: the loss over the learning rate |
 //! | [`options`] | options of the command line and of configuration files |
 //! | [`task`], [`globals`] | the interface to a task, and per-replica state |
-//! | [`contract`] | helpers of contract tests |
+//! | [`contract`] | checks for the contract tests of a project |
 
 #![warn(missing_docs)]
 // Tests read as they like: see `clippy.toml`.

@@ -1,4 +1,4 @@
-//! The options of the engine on the command line, to be flattened into those of a task.
+//! The command-line options of the engine, to be flattened into those of a task.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -17,7 +17,7 @@ pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 
                                128 + the signal that stopped the run (130 after Ctrl-C, 143 after SIGTERM), \
                                which --resume continues.";
 
-/// The longest time that an option takes.
+/// Upper limit of times.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The values of `--strategy`.
@@ -41,8 +41,8 @@ pub enum StrategyKind {
 /// Options of every training. A task changes a default with `#[command(mut_arg(..))]`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// File of options, such as the `run.toml` of a run, which it repeats. The command line and environment
-    /// variables precede it; `--no-FLAG` unsets a flag of it.
+    /// Configuration file of options, such as the `run.toml` of a run to repeat. The command line and environment
+    /// variables take precedence; `--no-FLAG` unsets a flag of the file.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -89,9 +89,8 @@ pub struct Options {
     #[arg(long, global = true)]
     pub check_replicas: bool,
 
-    /// Check what passes through layers and losses, forward and backward, on each replica, and stop if it is not
-    /// finite, naming the first layer, the example and the first parameter, whatever TODO(train.gradients) chose;
-    /// slow.
+    /// Stop at the first value or gradient of a layer or loss that is not finite, and name the layer, the example
+    /// and the parameter; takes precedence over the policy at TODO(train.gradients). Slow.
     #[arg(long, global = true)]
     pub detect_anomalies: bool,
 
@@ -108,8 +107,8 @@ pub struct Options {
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
 
-    /// Type of the matrix products and convolutions of the engine's layers, of operands and results in float32;
-    /// weights, norms, losses, sums over replicas and updates stay in float32.
+    /// Precision of matrix products and convolutions in the engine's layers (mixed precision). Weights, norms,
+    /// losses, sums over replicas and updates stay in float32.
     #[arg(long, global = true, value_enum, default_value_t = Precision::Float32)]
     pub precision: Precision,
 
@@ -193,7 +192,7 @@ pub struct Options {
     pub kernels: Option<PathBuf>,
 
     /// Start from the weights in a file: safetensors, PyTorch's `.pt`, or a checkpoint of this program, of which
-    /// only the model is used. Names are mapped in src/model.rs. A training that --resume continues does not read it.
+    /// only the model is used. Names are mapped in src/model.rs. With --resume, a checkpoint takes precedence.
     #[arg(long, global = true, value_name = "FILE")]
     pub init_from: Option<PathBuf>,
 
@@ -224,13 +223,13 @@ pub struct Options {
     #[arg(long, global = true, value_name = "VALIDATIONS", value_parser = at_least_one)]
     pub patience: Option<usize>,
 
-    /// Change of that metric up to which a value is not better for --patience [default: 0].
+    /// Improvement of that metric up to which a value does not count as better for --patience [default: 0].
     #[arg(long, global = true, value_name = "CHANGE", value_parser = not_negative)]
     #[arg(allow_negative_numbers = true)]
     pub min_delta: Option<f64>,
 
     /// End training after the first step or validation beyond this time, such as 90s, 30m, 12h, 2d or 1h30m,
-    /// of all runs that --resume joins; a checkpoint is saved, and the test follows.
+    /// counted over resumed runs; a checkpoint is saved, and the test follows.
     #[arg(long, global = true, value_name = "TIME", value_parser = time)]
     pub max_time: Option<Duration>,
 
@@ -252,7 +251,7 @@ pub struct Options {
     pub keep: usize,
 }
 
-/// Options that may differ between the processes of a job or are compared elsewhere.
+/// Options that may differ between the processes of a job, or whose equality is checked elsewhere.
 pub(crate) const OF_A_PROCESS: [&str; 21] = [
     "--config",
     "--strategy",
@@ -278,10 +277,10 @@ pub(crate) const OF_A_PROCESS: [&str; 21] = [
 ];
 
 impl Options {
-    /// Refuses options that others make meaningless, given before or after a subcommand.
+    /// Checks combinations of options, given before or after a subcommand.
     ///
     /// # Errors
-    /// There are such options.
+    /// An option has no effect without another, or contradicts one.
     pub(crate) fn ensure_fit_together(&self) -> Result<()> {
         ensure!(
             self.min_delta.is_none() || self.patience.is_some(),
@@ -308,13 +307,13 @@ impl Options {
         Ok(())
     }
 
-    /// Whether a checkpoint is due after update number `step`.
+    /// Whether `--checkpoint-steps` makes a checkpoint due after update number `step`, from 1.
     pub fn saves_after(&self, step: usize) -> bool {
         self.checkpoint_steps
             .is_some_and(|steps| step.is_multiple_of(steps))
     }
 
-    /// Whether a checkpoint is due after epoch number `epoch`.
+    /// Whether a checkpoint is due after epoch number `epoch`, from 1.
     pub fn saves_after_epoch(&self, epoch: usize) -> bool {
         epoch >= self.epochs || epoch.is_multiple_of(self.checkpoint_epochs)
     }
@@ -406,8 +405,8 @@ pub struct Compare {
 #[derive(Args, Clone, Debug)]
 pub struct Sweep {
     /// TOML file: options of all runs as in a `run.toml`, the lists of values in `[grid]`, the ranges in `[random]`,
-    /// and `metric`, `direction`, `output` and `parallel`. Options of the command line precede it, for all runs.
-    /// Started again, a sweep goes on where it was stopped.
+    /// and `metric`, `direction`, `output` and `parallel`. Options of the command line take precedence, in all runs.
+    /// A stopped sweep continues when it is started again.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -490,10 +489,10 @@ pub enum Format {
     Jsonl,
 }
 
-/// Parses a number of at least 1.
+/// Parses an integer of at least 1.
 ///
 /// # Errors
-/// The text is not such a number.
+/// The text is not such an integer.
 pub fn at_least_one(text: &str) -> Result<usize> {
     let number: usize = text.parse()?;
     ensure!(number > 0, "must be at least 1");
@@ -513,7 +512,7 @@ pub fn positive(text: &str) -> Result<f64> {
     Ok(number)
 }
 
-/// Parses `--peak-flops`: a number, with the prefix of a unit or without.
+/// Parses `--peak-flops` in FLOP/s: a number with an optional metric prefix.
 fn flops(text: &str) -> Result<f64> {
     const PREFIXES: [(char, f64); 4] = [('M', 1e6), ('G', 1e9), ('T', 1e12), ('P', 1e15)];
     let mut prefixes = PREFIXES.into_iter();
@@ -556,7 +555,7 @@ fn not_negative(text: &str) -> Result<f64> {
     Ok(number)
 }
 
-/// Parses numbers with units of time, whose sum is above 0 and at most a year.
+/// Parses a time as a sum of numbers with units, above 0 and at most a year.
 fn time(text: &str) -> Result<Duration> {
     let parts = text.split_inclusive(|letter: char| letter.is_ascii_alphabetic());
     let seconds = parts.map(seconds_of_part).sum::<Result<f64>>();

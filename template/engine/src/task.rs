@@ -20,11 +20,11 @@ pub trait Task: Sized + 'static {
     type Example: Clone + Send + 'static;
     /// The tensors of a replica's shard of a batch.
     type Batch: Collate<Example = Self::Example>;
-    /// The output of the model for a batch.
+    /// The output of the model for a batch, also that of its last pipeline stage.
     type Predictions: From<Activation>;
     /// The loss objects of a replica.
     type LossObjects: Clone + Send + 'static;
-    /// The metrics of a split.
+    /// The metrics of a split on one replica.
     type Metrics: Metrics;
     /// The model.
     type Model: Module + Clone + Send + 'static;
@@ -34,7 +34,7 @@ pub trait Task: Sized + 'static {
     /// The pipeline stages of the model under `model-parallel`.
     const STAGES: &'static [Stage<Self::Model, Self::Batch>];
 
-    /// Renames for the names in files of `--init-from`.
+    /// Renames of weights for `--init-from`.
     const WEIGHT_NAMES: WeightNames = &[];
 
     /// The validation metric that selects the best checkpoint.
@@ -55,7 +55,7 @@ pub trait Task: Sized + 'static {
         Ok(batch)
     }
 
-    /// The predictions of the whole model for a prepared batch.
+    /// The predictions for a prepared batch, by the whole model instead of its stages.
     fn forward(model: &Self::Model, batch: &Self::Batch) -> Self::Predictions;
 
     /// The loss, shape `[1]`, from the predictions for a prepared batch. Also updates the training metrics.
@@ -106,11 +106,11 @@ pub trait TrainState: Clone + Send + 'static {
     #[must_use]
     fn with_model(self, model: Self::Model) -> Self;
 
-    /// Applies one step of the optimizers to the model.
+    /// Applies one step of the optimizers, with gradients that are summed over replicas.
     #[must_use]
     fn update(self, gradients: FlatGradients) -> Self;
 
-    /// All optimizers, with the names of their checkpoint files.
+    /// All optimizers, with the names of their checkpoint files; their states are saved and restored.
     fn optimizers_mut(&mut self) -> Vec<(&'static str, &mut ScheduledOptimizer)>;
 }
 

@@ -26,7 +26,7 @@ const OPTIONS: [&str; 11] = [
     "mirrored",
 ];
 
-/// The result of a training, for comparison: its progress, and the manifest of the last checkpoint.
+/// The result of a training to compare: its progress, and the manifest of the last checkpoint.
 #[derive(PartialEq)]
 struct Trained {
     progress: Progress,
@@ -63,7 +63,7 @@ fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Train
         let progress = train(&args, &job.datasets, &mut report)?.context("it was stopped")?;
         let last = steps(&output)?.pop().context("there is no checkpoint")?;
         let mut manifest = Checkpoint::read(&output.join("checkpoints").join(last))?.manifest;
-        // Run metadata differ.
+        // Run metadata, such as the command line, differ.
         manifest.run = None;
         Ok(Trained {
             progress,
@@ -72,7 +72,7 @@ fn trained(output: &Path, steps_per_epoch: usize, more: &[&str]) -> Result<Train
     })
 }
 
-/// The names of all checkpoints, the latest last.
+/// The names of all checkpoints, in the order of steps.
 fn steps(output: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(output.join("checkpoints"))?;
     let mut names = entries

@@ -17,7 +17,7 @@ use crate::support::{Job, contract, on_own_thread, set_up_replicas};
 
 type Step = fn(PerReplica<Shard<Example>>) -> Result<Losses>;
 
-/// The metrics of a whole split; fails if the evaluation changes anything else.
+/// The metrics of a whole split; fails if parameters or the metrics of other splits change.
 fn evaluate(
     replicas: usize,
     split: Split,

@@ -56,7 +56,7 @@ fn metrics_do_not_depend_on_the_replicas() {
                 ensure!(
                     (expected - result).abs() < 1e-4 * expected.abs().max(1.0),
                     "`{}` is {expected} on one replica and {result} on {replicas}: give \
-                     `Mean::update` one value an example, and no mean",
+                     `Mean::update` one value per example, not their mean",
                     one.name
                 );
             }
@@ -84,8 +84,8 @@ fn the_best_checkpoint_is_chosen_by_a_metric_that_is_measured() {
 /// Global batches of the validation split to compare models on.
 const BATCHES: usize = 5;
 
-/// The value of the best-checkpoint metric for a model with `parameters`; `None` if it is missing or not
-/// finite.
+/// The metric that selects the best checkpoint, for a model with `parameters`; `None` if it is missing or
+/// not finite.
 fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
     let values = parameters.to_owned();
     job.strategy
@@ -102,7 +102,7 @@ fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
         .filter(|value| value.is_finite()))
 }
 
-/// True if the losses, and so the predictions, of the model evaluated by `best_metric` are NaN.
+/// Whether the model of `best_metric` predicts NaN, as its losses show.
 fn predicts_nan(job: &Job) -> Result<bool> {
     job.with_batch(2, |batch| {
         Ok(losses(&batch.valid())?.iter().all(|loss| loss.is_nan()))
@@ -122,7 +122,7 @@ fn predictions_that_are_nan_are_never_better_than_numbers() {
         if !predicts_nan(&job)? {
             return Ok(());
         }
-        // Untrained models, each with permuted parameters of the previous one.
+        // Untrained models: each has the parameters of the previous one in another order.
         for _ in 0..8 {
             let len = parameters.len();
             parameters.rotate_left(len / 8);
@@ -136,8 +136,8 @@ fn predictions_that_are_nan_are_never_better_than_numbers() {
             ensure!(
                 !is_better,
                 "`{}` is {of_nan} where all predictions are NaN, and {of_numbers} of a model that \
-                 knows nothing: count an example as wrong whose prediction is not finite, as the \
-                 metrics of `distribute` do",
+                 is untrained: count an example as wrong whose prediction is not finite, as the \
+                 metrics of `kiln_engine` do",
                 BEST.metric
             );
         }

@@ -110,13 +110,13 @@ fn names_in_files_are_mapped_to_the_model() {
     });
 }
 
-/// Steps until the loss must have fallen: enough for the warm-up of a schedule.
+/// Maximum number of steps for the loss to fall, beyond the warm-up of a schedule.
 const STEPS: usize = 300;
 
 #[test]
 fn the_loss_falls_in_a_few_steps() {
     contract("optimizer.choice", || {
-        // With random layers and batch normalisation, as in training.
+        // Random layers and batch normalisation act as in training.
         let job = set_up(&["--strategy", "one-device", "--batch-size", "12"])?;
         let examples = amounts().examples;
         let step = || -> Result<f64> {

@@ -49,7 +49,7 @@ const OF_SMALL: Amounts = Amounts {
     sample: [300, 100],
 };
 
-/// An image of 256 x 256 pixels takes a thousand times the time of a digit.
+/// An image of 256 x 256 pixels takes about a thousand times as long as a digit.
 const OF_LARGE: Amounts = Amounts {
     examples: 3,
     batch: 3,
@@ -58,10 +58,10 @@ const OF_LARGE: Amounts = Amounts {
     sample: [20, 4],
 };
 
-/// Number of values from which an image is large.
+/// Number of values above which an image is large.
 const LARGE: usize = 10_000;
 
-/// The amounts for the examples of this task: fewer of large images, so that the tests take about as long.
+/// The amounts for this task: fewer examples if images are large, so that the tests take about as long.
 pub fn amounts() -> &'static Amounts {
     static IS_LARGE: OnceLock<bool> = OnceLock::new();
     match IS_LARGE.get_or_init(|| has_large_images().unwrap_or(false)) {
@@ -78,7 +78,7 @@ fn has_large_images() -> Result<bool> {
     Ok(images.is_some_and(|values| values > LARGE))
 }
 
-/// The examples of `read_examples`; of many, some at equal distances.
+/// The examples of `read_examples`, or a sample of them at equal intervals.
 pub fn sample(args: &Args) -> Result<(Examples, Examples)> {
     let (examples, test) = read_examples(args)?;
     let some = |examples: Examples, most: usize| -> Result<Examples> {
@@ -98,7 +98,7 @@ fn sample_of_jobs(args: &Args) -> Result<(Examples, Examples)> {
     Ok(shared.insert(examples).clone())
 }
 
-/// Checks the contract of the site `id`, on a thread with globals of its own.
+/// Checks the contract of the site `id` on a new thread, as globals are per thread.
 #[track_caller]
 pub fn contract(id: &str, check: impl FnOnce() -> Result<()> + Send + 'static) {
     let sites = include_str!("../../todos.toml");
@@ -138,7 +138,7 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     let (train, validation) = split(examples)?;
     let datasets = Datasets::distribute(&args.options, [train, validation, test], augment)?;
     let updates = datasets.updates(&args.options);
-    // Burn's CPU generator is global, and other tests draw from it, too.
+    // Burn's CPU generator is global, and tests run in parallel.
     let _generator = lock_generator();
     strategy.scope(move |device| create_model_and_optimizer(&args, updates, device))?;
     Ok(Job { strategy, datasets })
@@ -245,7 +245,7 @@ pub fn losses(batch: &Batch) -> Result<Vec<f32>> {
     )?))
 }
 
-/// A job keeps its globals in the thread that sets it up.
+/// Runs `work` on a new thread, as a job keeps its globals in the thread that sets it up.
 pub fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -44,7 +44,7 @@ impl Updates {
         Ok(Updates { job, initial })
     }
 
-    /// Adds the results of a step on `batch` to `update`, and finishes a complete update.
+    /// Adds the results of a step on `batch` to `update`, and after a complete one restores the weights.
     fn step(&self, batch: PerReplica<Shard<Example>>, update: &mut Update) -> Result<()> {
         let completes_update = batch.info().completes_update;
         let losses = distributed_train_step(batch)?;
@@ -178,7 +178,7 @@ fn what_differs_between_updates_is_named() {
     }
 }
 
-/// An update for each batch.
+/// One update per batch.
 fn updates(replicas: usize, examples: usize, global_batch_size: usize) -> Result<Vec<Update>> {
     on_own_thread(move || {
         let updates = Updates::new(set_up_replicas(replicas)?)?;
@@ -192,7 +192,7 @@ fn updates(replicas: usize, examples: usize, global_batch_size: usize) -> Result
     })
 }
 
-/// Compares one replica with each number of `replicas`.
+/// Compares the updates of one replica with those of each number in `replicas`.
 fn ensure_same_training(
     replicas: &[usize],
     examples: usize,
@@ -227,7 +227,7 @@ fn more_replicas_than_examples_train_to_the_weights_of_one() {
     contract("train.step", || ensure_same_training(&[4], 3, 8));
 }
 
-/// The updates of one pass over the first examples.
+/// The updates of one pass over the first examples, on two replicas.
 fn accumulated(batch: usize, accumulate: usize) -> Result<Vec<Update>> {
     on_own_thread(move || {
         let updates = Updates::new(set_up_replicas(2)?)?;
@@ -301,12 +301,12 @@ fn a_gradient_that_is_not_finite_never_goes_unnoticed() {
                 value: f32::NAN,
                 gradients: GradientsParams::new(),
             };
-            // Only one replica has the value; all must see it in the sum.
+            // On one replica only: all must see NaN in the sum.
             if replica.rank() == 1 {
                 burn::module::Module::visit(&globals::model::<Project>()?, &mut filled);
             }
             apply_gradients::<Project>(Gradients::new().with(filled.gradients))?;
-            // Between GPUs, the check comes some updates late, and before a checkpoint.
+            // Between GPUs, gradients are checked some updates later, at the latest before a checkpoint.
             globals::read_gradient_norms()
         });
         // Correct outcomes are an error, or finite parameters.

@@ -6,7 +6,7 @@ pub mod folders;
 use std::{path::Path, process::Command};
 
 use kiln::template::answers::Answers;
-use kiln_tests::{Tree, diff, read_tree};
+use kiln_tests::{Tree, diff, folder_in_memory, read_tree};
 use tempfile::TempDir;
 
 /// The tool that renders.
@@ -25,7 +25,7 @@ pub struct Peer {
 impl Peer {
     pub fn new() -> Self {
         Self {
-            home: tempfile::tempdir().unwrap(),
+            home: folder_in_memory(),
             env: Vec::new(),
         }
     }
@@ -50,7 +50,7 @@ impl Peer {
         name: &str,
         defines: &[String],
     ) -> Result<Tree, String> {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder_in_memory();
         let tree = self.generate_in(tool, template, folder.path(), name, defines)?;
         let made = tree.keys().next().expect("a project").clone();
         let prefix = format!("{made}/");

@@ -7,22 +7,22 @@ use crate::{cli::Args, dataset::Batch, globals::Project, model::Predictions};
 
 /// Creates the callbacks, which run on the main thread after steps and epochs.
 pub fn create_callbacks(_args: &Args) -> Callbacks<Report> {
-    // TODO(callbacks.schedule): Do something after certain steps or epochs.
-    //   Now: learning rates and histograms of parameters every 50 steps, too.
+    // TODO(callbacks.schedule): Add callbacks after steps or epochs.
+    //   Now: learning rates and histograms of parameters every 50 steps.
     //   Note: `.every_steps(100, |context, report| ..)`, `.at_step`, `.every_epochs`, `.at_epoch`,
-    //         as often as you like; `context` has progress, losses, metrics and the validation, and
-    //         `context.stop("why")` ends training; `globals::strategy()?.run_on_all` reaches the
-    //         replicas.
+    //         any number of each; `context` has progress, losses, metrics and validation metrics,
+    //         `context.stop("why")` ends training, and `globals::strategy()?.run_on_all` runs a
+    //         function on the replicas.
     //   Shapes: none.
     Callbacks::<Report>::new().every_steps(50, |context, report| {
         report.parameters::<Project>(context.progress.step)
     })
 }
 
-// TODO(callbacks.hooks): Change what goes into a step.
+// TODO(callbacks.hooks): Transform the inputs of a step; choose the parameters to update.
 //   Now: batches and predictions stay as they are, and all parameters train.
 //   Shapes: those of a batch and of predictions.
-/// Prepares a batch for the model, on the device, in training, validation and test.
+/// Prepares a batch on the device of the model, in training, validation, test and inference.
 pub fn prepare_inputs(batch: Batch) -> Result<Batch> {
     Ok(batch)
 }
@@ -34,7 +34,7 @@ pub fn prepare_loss_inputs(predictions: Predictions, batch: Batch) -> Result<(Pr
 
 /// Whether a parameter, such as `conv1.weight`, is updated at update number `step`, from 1.
 ///
-/// A rule by step alone also holds after a resume.
+/// A rule by name and step alone also holds after a resume.
 pub fn is_trainable(_parameter: &str, _step: usize) -> bool {
     true
 }

@@ -37,6 +37,7 @@ use crate::{
         example::Example,
         option::{Choice, Value},
     },
+    wrapping::width_of,
 };
 use args::WorkspaceArg;
 use clap::ValueEnum;
@@ -144,7 +145,8 @@ fn ask(order: &Order<'_>, name: Option<Name>) -> Result<Option<Answers>> {
 /// The prompts that the terminal can show.
 fn asker() -> Box<dyn Ask> {
     if terminal::is_dumb() {
-        Box::new(Plain::new(io::stdin().lock(), io::stderr()))
+        let plain = Plain::new(io::stdin().lock(), io::stderr());
+        Box::new(plain.within(width_of(&io::stderr())))
     } else {
         Box::new(prompt::Terminal)
     }

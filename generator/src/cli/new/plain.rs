@@ -9,6 +9,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     template::option::{Choice, OptionKind, Value},
+    wrapping::fill,
 };
 
 const EXPLAIN: &str = "?";
@@ -19,6 +20,8 @@ pub(crate) struct Plain<R, W> {
     input: R,
     output: W,
     introduced: bool,
+    /// The width of the terminal, if it is one.
+    width: Option<usize>,
 }
 
 impl<R: BufRead, W: Write> Plain<R, W> {
@@ -28,10 +31,25 @@ impl<R: BufRead, W: Write> Plain<R, W> {
             input,
             output,
             introduced: false,
+            width: None,
         }
     }
 
+    /// The same prompts, in lines of at most `width` cells.
+    pub fn within(mut self, width: usize) -> Self {
+        self.width = Some(width);
+        self
+    }
+
     fn write(&mut self, text: &str) -> Result<()> {
+        let text = match self.width {
+            Some(width) => {
+                // The answer is typed after a space.
+                let bare = text.trim_end_matches(' ');
+                fill(bare, width) + &text[bare.len()..]
+            }
+            None => text.to_owned(),
+        };
         let written = self.output.write_all(text.as_bytes());
         written.and_then(|()| self.output.flush()).map_err(failed)
     }

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     template::option::{Choice, OptionKind, Value},
+    wrapping::fill,
 };
 
 /// The most choices shown at once.
@@ -49,6 +50,7 @@ impl Ask for Terminal {
     }
 
     fn show(&mut self, text: &str) -> Result<()> {
+        let text = fill(text, Screen::size().map_err(failed)?.0);
         let mut terminal = io::stderr().lock();
         terminal.write_all(text.as_bytes()).map_err(failed)
     }
@@ -72,6 +74,11 @@ trait Prompt {
     /// Handles pasted text.
     fn paste(&mut self, text: &str);
 
+    /// Whether it is a text of which nothing is typed, where Ctrl-D is the end of the input.
+    fn is_empty(&self) -> bool {
+        false
+    }
+
     /// The answer and how it is shown, if it is valid.
     fn answer(&mut self) -> Option<(String, String)>;
 }
@@ -92,7 +99,7 @@ fn run(turn: Turn<'_>, mut prompt: impl Prompt) -> io::Result<End> {
         };
         let is_control = key.modifiers == KeyModifiers::CONTROL;
         match key.code {
-            KeyCode::Char('c') if is_control => {
+            KeyCode::Char(c) if is_control && (c == 'c' || (c == 'd' && prompt.is_empty())) => {
                 break (End::Cancel, titled('?', question, "(cancelled)", dim()));
             }
             KeyCode::Esc => break (End::Back, titled('?', question, "(back)", dim())),
@@ -201,6 +208,10 @@ impl Prompt for Typing<'_> {
         self.changed();
     }
 
+    fn is_empty(&self) -> bool {
+        self.line.text().is_empty()
+    }
+
     fn answer(&mut self) -> Option<(String, String)> {
         if self.wrong.is_some() {
             self.refused = Some("correct the text to continue".to_owned());
@@ -277,6 +288,9 @@ impl<'t> Choosing<'t> {
             _ => " ",
         };
         let mut line = vec![Piece::styled(sign, cyan), Piece::plain(" ")];
+        if is_here {
+            line.insert(0, Piece::Focus);
+        }
         match self.marked.as_ref().map(|marked| marked[at]) {
             Some(true) => line.push(Piece::styled("[x] ", color(Color::Green))),
             Some(false) => line.push(Piece::plain("[ ] ")),

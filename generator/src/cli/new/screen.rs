@@ -21,6 +21,8 @@ pub(super) enum Piece {
     Typed(String),
     /// The place of the cursor.
     Cursor,
+    /// The start of a line that must be seen in a low window, as the choice at the cursor.
+    Focus,
 }
 
 impl Piece {
@@ -48,6 +50,8 @@ struct Page {
     cursor: Option<(usize, usize)>,
     /// Whether the cursor is where the next typed character is.
     awaits: bool,
+    /// The row that must be seen, if the cursor is not shown.
+    focus: usize,
 }
 
 impl Page {
@@ -69,6 +73,7 @@ impl Page {
     fn add(&mut self, piece: &Piece) {
         match piece {
             Piece::Cursor => self.awaits = true,
+            Piece::Focus => self.focus = self.rows.len().saturating_sub(1),
             Piece::Words(text, style) => {
                 self.set_cursor();
                 for (at, line) in text.split('\n').enumerate() {
@@ -150,10 +155,10 @@ impl Page {
     }
 
     /// Drops what does not fit into a window, which cannot be drawn over: the first rows if the cursor
-    /// would be lost, otherwise the last.
+    /// or the focus would be lost, otherwise the last.
     fn fit(&mut self, height: usize) {
         let height = height.max(1);
-        let row = self.cursor.map_or(0, |(row, _)| row);
+        let row = self.cursor.map_or(self.focus, |(row, _)| row);
         let first = (row + 1).saturating_sub(height);
         self.rows.drain(..first);
         self.rows.truncate(height);
@@ -340,5 +345,13 @@ mod tests {
         let mut page = Page::of(&[&lines[..], &[vec![Piece::Cursor]]].concat(), 9);
         page.fit(2);
         assert_eq!((rows(&page).len(), page.cursor), (2, Some((1, 0))));
+        let mut focused = lines;
+        focused[3].insert(0, Piece::Focus);
+        let mut page = Page::of(&focused, 9);
+        page.fit(2);
+        assert_eq!(
+            (rows(&page), page.cursor),
+            (vec!["2".to_owned(), "3".to_owned()], None)
+        );
     }
 }

@@ -1,11 +1,14 @@
 //! The sequence of prompts of `kiln new`, forward and back, independent of the terminal.
 
+use std::io;
+
 use crate::{
     error::{Error, Result},
     template::{
         answers::Values,
         option::{Choice, OptionKind, TemplateOption, Value},
     },
+    wrapping::width_of,
 };
 
 /// A question of the wizard.
@@ -221,7 +224,8 @@ pub(crate) fn run_with<'o>(
             }
             Err(error) if all.is_empty() => return Err(error),
             Err(error) => {
-                asker.show(&format!("\n{}\n", error.draw(false)))?;
+                let drawn = error.draw_within(width_of(&io::stderr()), false);
+                asker.show(&format!("\n{drawn}\n"))?;
                 mend(&all, &mut answers, asker)?
             }
         };

@@ -1,9 +1,10 @@
 //! What the value of `--template` stands for, by the rules of cargo-generate.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::{
     error::{Error, Result},
+    project::place::resolved,
     template::CONFIG_FILE,
 };
 
@@ -41,7 +42,11 @@ pub(crate) fn classify(given: &Path, versioned: bool) -> Result<Address> {
     }
     for (short, host, end) in HOSTS {
         if let Some(path) = text.strip_prefix(short) {
-            let path = path.trim_end_matches(".git");
+            let path = path.trim_end_matches(".git").trim_matches('/');
+            if !path.contains('/') {
+                let error = Error::input(format!("`{text}` names no repository"));
+                return Err(error.help(format!("write `{short}OWNER/NAME`")));
+            }
             return Ok(Address::Git(format!("{host}{path}{end}")));
         }
     }
@@ -51,8 +56,13 @@ pub(crate) fn classify(given: &Path, versioned: bool) -> Result<Address> {
     }
     if given.is_dir() {
         return if versioned || is_bare(given) {
-            let whole = std::path::absolute(given)
-                .map_err(|cause| Error::io("find the folder", given, cause))?;
+            // The path is recorded, and `..` in it would need the folder that it leaves.
+            let has_parent = |part| part == Component::ParentDir;
+            let whole = match given.components().any(has_parent) {
+                true => resolved(given)?,
+                false => std::path::absolute(given)
+                    .map_err(|cause| Error::io("find the folder", given, cause))?,
+            };
             Ok(Address::Git(whole.to_string_lossy().into_owned()))
         } else {
             Ok(Address::Folder(given.to_path_buf()))
@@ -193,6 +203,8 @@ mod tests {
     #[test]
     fn what_would_run_something_is_refused() {
         for url in [
+            "gh:",
+            "gl:a/",
             "ext::sh -c true",
             "EXT::sh",
             "fd::3",

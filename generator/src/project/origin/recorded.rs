@@ -217,3 +217,51 @@ fn place(text: &str, name: &str) -> std::ops::Range<usize> {
     }
     heading
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{name::Name, render::render, template::option::Value};
+
+    /// Kiln's own template is not checked when it is rendered.
+    #[test]
+    fn the_embedded_template_records_every_answer() {
+        let template = Template::embedded().unwrap();
+        assert!(template.is_own() && template.check().is_ok());
+        let name = Name::parse("Some-name_2").unwrap();
+        let defaults = Answers::defaults(&template, name).unwrap();
+        for option in template.options() {
+            let mut values: Vec<String> = option.values().iter().map(Value::to_string).collect();
+            if let OptionKind::Text { .. } = option.kind {
+                let texts = [
+                    "",
+                    " ",
+                    "it's {{ name }} {% if %}",
+                    "# [options] = é",
+                    "'''",
+                    "$x",
+                ];
+                values.extend(texts.map(str::to_owned));
+                for wrong in ["\"", "\\", "a\nb", "\u{7f}"] {
+                    assert!(option.parse(wrong).is_err(), "{}: {wrong:?}", option.name);
+                }
+            }
+            assert!(values.len() > 1, "{}", option.name);
+            for value in values {
+                let answers = defaults.clone().with(&template, &option.name, &value);
+                let answers = answers.unwrap();
+                let rendered = render(&template, &answers).unwrap();
+                let checked = check(&template, &answers, &rendered);
+                assert!(checked.is_ok(), "{} = {value:?}: {checked:?}", option.name);
+            }
+        }
+        let mut without = render(&template, &defaults).unwrap();
+        for file in &mut without.files {
+            if file.path == Path::new(RECORD_FILE) {
+                let text = String::from_utf8_lossy(&file.contents);
+                file.contents = Cow::Owned(text.replace("\nstrategy = ", "\n# ").into_bytes());
+            }
+        }
+        assert!(check(&template, &defaults, &without).is_err());
+    }
+}

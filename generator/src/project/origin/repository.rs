@@ -13,15 +13,13 @@ use std::{
     thread,
 };
 
-use tempfile::TempDir;
-
 use super::{
     Origin, Revision,
     address::{check_url, without_password},
 };
 use crate::{
     error::{Error, Result, nearest, suggest},
-    project::git::git_command,
+    project::{git::git_command, repository::in_words, temporary::Temporary},
     template::CONFIG_FILE,
 };
 
@@ -49,7 +47,7 @@ pub(crate) struct Repository {
     url: String,
     /// Whether git may ask for names and passwords.
     prompts: bool,
-    folder: TempDir,
+    folder: Temporary,
 }
 
 /// An entry of a tree.
@@ -66,9 +64,7 @@ impl Repository {
     /// The URL names a program, git cannot be run, or the file system fails.
     pub fn new(url: &str, prompts: bool) -> Result<Self> {
         check_url_or_path(url)?;
-        let folder = tempfile::Builder::new().prefix("kiln-template-").tempdir();
-        let folder =
-            folder.map_err(|cause| Error::io("make a folder in", &std::env::temp_dir(), cause))?;
+        let folder = temporary()?;
         let repository = Self {
             url: url.to_owned(),
             prompts,
@@ -275,11 +271,9 @@ impl Repository {
     ///
     /// # Errors
     /// The folder does not exist, an entry is a submodule or is kept by Git LFS, or git fails.
-    pub fn export(&self, origin: &Origin) -> Result<TempDir> {
+    pub fn export(&self, origin: &Origin) -> Result<Temporary> {
         let entries = self.entries(&origin.commit, origin.source.subfolder.as_deref())?;
-        let folder = tempfile::Builder::new().prefix("kiln-template-").tempdir();
-        let folder =
-            folder.map_err(|cause| Error::io("make a folder in", &std::env::temp_dir(), cause))?;
+        let folder = temporary()?;
         let label = origin.source.label();
         for entry in &entries {
             check_entry(&label, entry)?;
@@ -399,7 +393,7 @@ impl Repository {
                 .map(|mut out| out.read_to_end(&mut output));
             (read, said.join().unwrap_or_default())
         });
-        let said = words(&said);
+        let said = in_words(&said);
         if let Some(Err(cause)) = read {
             return Err(format!("cannot read its output: {cause}"));
         }
@@ -526,12 +520,11 @@ fn put_link(_: &Path, path: &str, _: &[u8]) -> Result<()> {
     Err(Error::template(message).help("replace a symbolic link by a copy of its target"))
 }
 
-/// Git's message on one line.
-fn words(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines = lines.map(|line| line.strip_prefix("fatal: ").unwrap_or(line));
-    lines.collect::<Vec<_>>().join(" ")
+/// A folder for a repository or a template, which a later run removes if this one is killed.
+fn temporary() -> Result<Temporary> {
+    let parent = std::env::temp_dir();
+    Temporary::make(&parent, "kiln-template-")
+        .map_err(|cause| Error::io("make a folder in", &parent, cause))
 }
 
 fn self_failed(command: &str, said: &str) -> Error {

@@ -412,6 +412,10 @@ fn roots_above(folder: &Path, warnings: &mut Vec<String>) -> Vec<Root> {
                 format!("line {line} is not valid TOML: {why}")
             })
         });
+        let root = root.and_then(|root| match root.as_ref().and_then(Root::wrong_list) {
+            Some(why) => Err(why),
+            None => Ok(root),
+        });
         match root {
             Ok(root) => roots.extend(root),
             Err(why) => warnings.push(format!(

@@ -190,6 +190,21 @@ impl Root {
         self.table.get("workspace")?.as_table()
     }
 
+    /// Why Cargo refuses a list of folders in the manifest, if it does.
+    pub fn wrong_list(&self) -> Option<String> {
+        let mut keys = ["members", "default-members", "exclude"].into_iter();
+        keys.find_map(|key| {
+            let list = self.workspace()?.get(key)?.as_array();
+            if !list.is_some_and(|list| list.iter().all(Value::is_str)) {
+                return Some(format!("`{key}` is not a list of texts"));
+            }
+            // Entries of `exclude` are paths.
+            let is_wrong = |entry: &&str| is_pattern(entry) && self.pattern(entry).is_none();
+            let wrong = self.list(key).find(is_wrong).filter(|_| key != "exclude");
+            wrong.map(|entry| format!("`{entry}` in `{key}` is not a pattern"))
+        })
+    }
+
     fn list(&self, key: &str) -> impl Iterator<Item = &str> {
         let list = self.workspace().and_then(|table| table.get(key));
         let list = list.and_then(Value::as_array).into_iter().flatten();

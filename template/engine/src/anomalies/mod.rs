@@ -2,8 +2,8 @@
 //! parameters of each replica after each backward pass, before the sum over replicas.
 //!
 //! Burn has no hooks on layers and no names in its graph. The functions of [`layers`](crate::layers) and the losses
-//! of [`loss`](crate::loss) check what goes in and out, forward and backward; what arises elsewhere, as in layers
-//! that a model calls by Burn's `forward`, is placed between two of them.
+//! of [`loss`](crate::loss) check inputs and outputs, forward and backward. A value from any other operation, such as
+//! a layer called by Burn's `forward`, is located between two checked layers.
 //!
 //! Source: `torch.autograd.detect_anomaly`, which names the operation whose backward pass gave NaN.
 

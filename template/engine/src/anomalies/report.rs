@@ -28,8 +28,8 @@ impl Finite {
 }
 
 /// The first value or gradient of a step that is not finite: the layer, or the layers between which it arose. If
-/// losses and gradients of parameters are finite, only what a layer made of finite values counts: an input may hold
-/// infinity on purpose, as in a mask. `None` if there is none, or no layer was seen.
+/// losses and gradients of parameters are finite, only an output that is not finite although its inputs are counts: an
+/// input may hold infinity on purpose, as in a mask. `None` if there is none, or no layer was seen.
 pub(super) fn place<M: Module>(model: &M, record: &Record, finite: Finite) -> Option<String> {
     let names = Names::of(model, record);
     let mut checks = record.checks.iter().enumerate();

@@ -5,14 +5,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-use burn::backend::{DispatchKindConversion, DispatchTensor};
 use burn::{module::ParamId, tensor::Tensor};
 
-use crate::replica::read_data;
-
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-use crate::layers::operation::{Operation, OperationBackend, Primitive, on_backend};
+use crate::{layers::map_gradient, replica::read_data};
 
 /// The record of one step of a replica, shared by the threads of its pipeline stages.
 #[derive(Clone, Debug)]
@@ -209,19 +204,18 @@ impl Watch {
         self.pass(x, Place::Output, Place::OutputGradient)
     }
 
+    /// The gradient is checked where [`map_gradient`] runs.
     fn pass<const D: usize>(&self, x: Tensor<D>, value: Place, gradient: Place) -> Tensor<D> {
-        match &self.0 {
-            None => x,
-            Some((trace, call)) => {
-                trace.check(*call, value, x.clone());
-                let probe = Probe::<D> {
-                    trace: trace.clone(),
-                    call: *call,
-                    place: gradient,
-                };
-                probe.on(x)
-            }
-        }
+        let Some((trace, call)) = &self.0 else {
+            return x;
+        };
+        trace.check(*call, value, x.clone());
+        let (trace, call) = (trace.clone(), *call);
+        let check = move |of: Tensor<D>| {
+            trace.check(call, gradient, of.clone());
+            of
+        };
+        map_gradient(&x, check).unwrap_or(x)
     }
 }
 
@@ -253,60 +247,4 @@ fn first_non_finite<const D: usize>(x: Tensor<D>) -> Option<(f32, usize)> {
     let values: Vec<f32> = values.try_into_vec().ok()?;
     let place = values.iter().position(|value| !value.is_finite())?;
     Some((values[place], place / (values.len() / rows).max(1)))
-}
-
-/// The identity, whose backward pass checks the gradient of a tensor of `D` dimensions.
-#[derive(Clone, Debug)]
-#[cfg_attr(
-    not(any(feature = "gpu", feature = "cpu-layers")),
-    allow(dead_code, reason = "only operations of our own read it")
-)]
-struct Probe<const D: usize> {
-    trace: Trace,
-    call: usize,
-    place: Place,
-}
-
-impl<const D: usize> Probe<D> {
-    /// `x`, with the check in its backward pass; without it under gradient checkpointing, on devices of other
-    /// machines, and in builds without the features `cpu-layers` and `gpu`, as operations of our own do not
-    /// run there.
-    fn on(self, x: Tensor<D>) -> Tensor<D> {
-        if !x.is_autodiff() {
-            return x;
-        }
-        #[cfg(feature = "gpu")]
-        if let Some(x) = on_backend::<burn::backend::Cube, _, 1, D>(self.clone(), [&x]) {
-            return x;
-        }
-        #[cfg(feature = "cpu-layers")]
-        if let Some(x) = on_backend::<burn::backend::Flex, _, 1, D>(self, [&x]) {
-            return x;
-        }
-        x
-    }
-}
-
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-impl<B: OperationBackend, const D: usize> Operation<B, 1> for Probe<D>
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    type Kept = ();
-
-    fn forward(&self, [x]: [&Primitive<B>; 1]) -> (Primitive<B>, ()) {
-        (x.clone(), ())
-    }
-
-    fn backward(
-        &self,
-        _: [&Primitive<B>; 1],
-        (): (),
-        gradient: Primitive<B>,
-        [wanted]: [bool; 1],
-    ) -> [Option<Primitive<B>>; 1] {
-        let checked = Tensor::<D>::from_primitive::<B>(gradient.clone());
-        self.trace.check(self.call, self.place, checked);
-        [wanted.then_some(gradient)]
-    }
 }

@@ -102,7 +102,7 @@ pub(crate) fn parse(command: &Command, words: &[OsString]) -> Result<Given, Refu
 /// Parses `settings` together, as a command line without a subcommand.
 ///
 /// # Errors
-/// They do not fit together: a text with the places of those that it names.
+/// The settings conflict; the message has the line and column of each setting it names.
 pub(crate) fn parse_settings(
     command: &Command,
     settings: &[Setting],

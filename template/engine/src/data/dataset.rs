@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::stream;
 
-/// A map-style dataset: examples by index, the same ones every time.
+/// A map-style dataset, as PyTorch's `Dataset`: examples by index, the same ones every time.
 pub trait Dataset: Send + Sync {
     /// An element of the dataset.
     type Example;
@@ -77,7 +77,7 @@ impl<E: Clone + Send + Sync> Dataset for Vec<E> {
     }
 }
 
-/// A subset of a dataset, such as a validation split.
+/// A subset of a dataset, such as a validation split, as PyTorch's `Subset`.
 pub struct Subset<E> {
     dataset: Shared<E>,
     indices: Vec<usize>,
@@ -158,13 +158,13 @@ impl<E, T, F: Fn(E) -> Result<T> + Send + Sync> Dataset for Map<E, F> {
         self.dataset.differs_by_pass()
     }
 
-    /// Labels before the function, which would need the features.
+    /// Hashes labels before the function, which would need the features.
     fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
         self.dataset.hash_labels(indices, hash)
     }
 }
 
-/// Caches every example in memory on its first read.
+/// Caches every example in memory on its first read, as `tf.data.Dataset.cache` does.
 ///
 /// Augmentation cannot be cached by mistake, as it is applied after all datasets.
 pub struct Cached<E> {
@@ -209,8 +209,8 @@ impl<E: Clone + Send + Sync> Dataset for Cached<E> {
     }
 }
 
-/// Pairs of the examples of two datasets, as many as the shorter one has. Each pass pairs them differently,
-/// so that all examples of the longer one are used eventually.
+/// Pairs of the examples of two datasets, as many as the shorter one has. Each pass has other pairs, so that
+/// all examples of the longer one are used eventually.
 ///
 /// Source: `tf.data.Dataset.zip`, which stops at the shorter, of two shuffled datasets.
 pub struct Zip<A, B> {
@@ -280,7 +280,7 @@ impl<A, B> Dataset for Zip<A, B> {
         true
     }
 
-    /// All labels of both datasets, as each index is another pair in each pass, and the indices.
+    /// Hashes all labels of both datasets, since an index is another pair in each pass, and the indices.
     fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
         let first = hash_all(&*self.first, hash)?;
         let second = hash_all(&*self.second, hash)?;

@@ -21,7 +21,7 @@ const PREFETCH: usize = 2;
 pub enum Remainder {
     /// Each example once per epoch; the last batch may be short.
     Keep,
-    /// Full batches only; the remaining examples are dropped, others in each epoch if shuffled.
+    /// Full batches only; the remaining examples are dropped, different ones in each epoch if shuffled.
     Drop,
     /// A fixed number of updates per epoch from full batches, which continue across the end of the dataset.
     Avoid {
@@ -30,7 +30,7 @@ pub enum Remainder {
     },
 }
 
-/// Transforms an example at random, with an own stream of random numbers in every pass.
+/// Transforms an example at random, with a stream of random numbers for each example and pass.
 pub type Augment<E> = Arc<dyn Fn(E, &mut StdRng) -> Result<E> + Send + Sync>;
 
 /// Options of batching a dataset.

@@ -68,8 +68,8 @@ pub fn read_idx<const D: usize>(folder: &Path, name: &str) -> Result<Idx<D>> {
 /// Reads the IDX file at `path`, gzipped or plain.
 ///
 /// # Errors
-/// The file cannot be read, is not IDX of unsigned bytes with `D` dimensions, or has another length than
-/// its header says.
+/// The file cannot be read, is not IDX of unsigned bytes with `D` dimensions, or its length differs from
+/// that of its header.
 pub fn read_idx_file<const D: usize>(path: &Path) -> Result<Idx<D>> {
     let bytes = read_bytes(path).with_context(|| format!("cannot read {}", path.display()))?;
     let dims =

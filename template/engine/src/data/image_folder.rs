@@ -37,9 +37,9 @@ struct PictureFile {
 }
 
 /// Images in one folder per class: `root/class/any-name.png`. They are read and resized on access, so that
-/// there may be more than fit in memory.
+/// the dataset may be larger than the memory.
 ///
-/// Source: `torchvision.datasets.ImageFolder`, whose layout this is.
+/// Source: `torchvision.datasets.ImageFolder`, which has the same layout.
 pub struct ImageFolder {
     classes: Vec<String>,
     files: Vec<PictureFile>,
@@ -48,8 +48,8 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists the images below `root`, classes and files in the order of their names. They are resized to
-    /// `height` times `width` pixels.
+    /// Lists the images below `root`, classes and files in the order of their names, to be resized to
+    /// `[height, width]` pixels.
     ///
     /// # Errors
     /// A folder cannot be read, there is no class, or a class has no image.

@@ -11,7 +11,7 @@ use sha2::Sha256;
 use super::{Dataset, dataset::Shared, stream};
 use crate::{globals, options::Options};
 
-/// The splits of a training as the options limit them.
+/// The splits of a training, limited by the options.
 pub(super) struct Limited<E> {
     pub train: Shared<E>,
     pub validation: Shared<E>,
@@ -19,7 +19,7 @@ pub(super) struct Limited<E> {
     pub notes: Vec<String>,
 }
 
-/// Limits the splits for training and validation as the options say.
+/// Limits the splits for training and validation by the options.
 ///
 /// # Errors
 /// No strategy is registered.
@@ -59,7 +59,7 @@ pub(super) fn limited<E: Send + 'static>(
     })
 }
 
-/// At most `most` examples of a split, and a note of that.
+/// At most `most` examples of a split, with a line in `notes`.
 fn limit<E: Send + 'static>(
     split: Shared<E>,
     most: usize,
@@ -85,8 +85,8 @@ struct Part<E> {
 }
 
 impl<E> Part<E> {
-    /// The first `most` examples of a dataset with an order of its own; of any other, as many drawn by
-    /// `seed`, since the first ones may all be of one class. They keep their order.
+    /// The first `most` examples of a dataset with an order of its own; of any other, `most` drawn by `seed`,
+    /// since the first ones may all be of one class. They keep their order.
     fn new(dataset: Shared<E>, most: usize, seed: u64) -> Self {
         let mut indices = match dataset.is_ordered() {
             true => (0..most).collect(),

@@ -29,7 +29,7 @@ pub trait Collate: Module {
     /// Collates examples, at least one, into the tensors of a batch on `device`.
     ///
     /// # Errors
-    /// The examples do not fit into one batch, as with different shapes.
+    /// The examples do not fit into one batch, such as images of different sizes.
     fn collate(examples: Vec<Self::Example>, device: &Device) -> Result<Self>;
 
     /// The images `[batch, channels, height, width]` that the model gets, if examples are images. Contract
@@ -88,7 +88,7 @@ impl<E> Shard<E> {
         self.places.len()
     }
 
-    /// Whether the shard has no examples, as if a batch has fewer examples than there are replicas.
+    /// Whether the shard has no examples, as when a batch has fewer examples than there are replicas.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

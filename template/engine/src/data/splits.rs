@@ -25,7 +25,7 @@ pub struct Datasets<E> {
 }
 
 impl<E: Send + 'static> Datasets<E> {
-    /// The updates of the parameters in a whole training of `--epochs` epochs.
+    /// The number of parameter updates in a training of `--epochs` epochs.
     pub fn updates(&self, options: &Options) -> usize {
         options.epochs.saturating_mul(self.train.steps_per_epoch())
     }
@@ -33,7 +33,7 @@ impl<E: Send + 'static> Datasets<E> {
     /// Batches the training, validation and test splits by the global batch size, and shards each batch
     /// over the replicas. Training examples are shuffled, unless they [have an order of their
     /// own](super::Dataset::is_ordered), and `augment` transforms them at random, anew in every epoch.
-    /// `--limit-train`, `--limit-validation` and `--overfit-batches` leave a part of the splits.
+    /// `--limit-train`, `--limit-validation` and `--overfit-batches` reduce the splits.
     ///
     /// # Errors
     /// No strategy is registered, or a split has no batch.

@@ -1,9 +1,9 @@
 //! Floating-point operations of training, counted by layer: matrix products, convolutions and attention, as
 //! PyTorch's `FlopCounterMode` counts them.
 //!
-//! Burn has no hooks on layers. The functions of [`crate::layers`] record what they compute while the first replica
-//! trains on one shard; the parameters of the model tell which layers were not recorded, and [`count`] says what of
-//! these is known.
+//! Burn has no hooks on layers. The functions of [`crate::layers`] record their operations while the first replica
+//! trains on one shard. Other layers are found by their parameters, which no record has; [`count`] estimates or names
+//! them.
 
 mod count;
 pub mod peak;

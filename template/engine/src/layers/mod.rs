@@ -11,6 +11,8 @@ mod dropout;
 mod gelu;
 #[cfg(feature = "cpu-layers")]
 mod linear;
+#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
+mod map_gradient;
 #[cfg(feature = "cpu-layers")]
 pub mod matrix;
 #[cfg(any(feature = "gpu", feature = "cpu-layers"))]
@@ -38,6 +40,8 @@ use crate::{anomalies::Watch, flops, precision};
 
 pub use attention::causal_attention;
 pub use dropout::Dropout;
+#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
+pub(crate) use map_gradient::map_gradient;
 #[cfg(feature = "cpu-layers")]
 pub use rounded::multiply_in;
 
@@ -139,4 +143,13 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         return watch.output(output);
     }
     watch.output(activation::gelu(x))
+}
+
+/// Without custom operations.
+#[cfg(not(any(feature = "gpu", feature = "cpu-layers")))]
+pub(crate) fn map_gradient<const D: usize>(
+    _: &Tensor<D>,
+    _: impl Fn(Tensor<D>) -> Tensor<D>,
+) -> Option<Tensor<D>> {
+    None
 }

@@ -62,10 +62,10 @@ pub(crate) fn sum_per_example<const D: usize>(values: Tensor<D>) -> Tensor<1> {
     }
 }
 
-/// The sum of a replica's losses `[batch]` divided by `denominator`, the global batch size; the sum over
-/// replicas is then the mean over the global batch. Shape `[1]`.
+/// The sum of a replica's losses `[batch]`, multiplied by `sample_weights` `[batch]` if given, divided by
+/// `denominator`, the global batch size. Shape `[1]`; 0 for a denominator of 0.
 ///
-/// `sample_weights` `[batch]` weight the losses. The result is 0 for a denominator of 0.
+/// The sum over replicas is then the mean over the global batch.
 ///
 /// # Errors
 /// The weights differ in number from the losses.
@@ -95,8 +95,8 @@ pub fn compute_average_loss(
     }))
 }
 
-/// A regularisation loss, such as weight decay, divided by the number of losses summed in an update: each
-/// replica with examples adds it to the loss of each batch.
+/// A regularisation loss `[1]`, such as weight decay, divided by the number of losses summed in an update,
+/// since each replica with examples adds it to the loss of each batch. Shape `[1]`.
 ///
 /// # Errors
 /// No replica runs on this thread.
@@ -113,7 +113,7 @@ pub fn scale_regularization_loss(regularization: Tensor<1>) -> Result<Tensor<1>>
 #[serde(from = "IndexMap<String, f64>", into = "IndexMap<String, f64>")]
 pub struct Losses(IndexMap<String, Loss>);
 
-/// The sum of what was read and of tensors `[1]` that were not.
+/// A sum: the values read so far, and tensors `[1]` still on the device.
 #[derive(Clone, Debug, Default)]
 struct Loss {
     read: Cell<f64>,
@@ -145,7 +145,7 @@ impl Losses {
     pub fn with(self, name: &str, loss: &Tensor<1>) -> Self {
         let loss = loss.clone().detach(); // The graph would stay in memory.
         let losses = self.with_unread(name, loss.clone());
-        // Nothing waits there.
+        // A CPU has no queue to wait for.
         if is_cpu(&[loss.device()]) {
             losses.read().expect("a CPU that gives the losses");
         }
@@ -166,7 +166,7 @@ impl Losses {
         self
     }
 
-    /// Reads the losses from their devices, which waits for all work queued there. Nothing if they were read.
+    /// Reads the losses from their devices, after all work queued there. Does nothing if they were read.
     ///
     /// # Errors
     /// A device failed.
@@ -227,7 +227,7 @@ impl Losses {
             .map(|(name, loss)| (name.as_str(), loss.read.get()))
     }
 
-    /// The sum of each loss over replicas; a replica without examples has none.
+    /// The sum of each loss over replicas, by name; a replica without examples has no losses.
     pub fn sum(of_replicas: Vec<Losses>) -> Self {
         let mut sums = IndexMap::<String, Loss>::new();
         for (name, loss) in of_replicas.into_iter().flat_map(|losses| losses.0) {

@@ -25,7 +25,7 @@ pub use per_example::{
 pub use perplexity::Perplexity;
 pub use regression::{PearsonCorrelation, R2Score, RootMeanSquaredError};
 
-/// A metric whose state merges over replicas.
+/// A metric whose state merges over replicas, as by `tf.keras.metrics.Metric.merge_state`.
 pub trait Metric: Send + 'static {
     /// The name in reports.
     fn name(&self) -> &'static str;
@@ -42,12 +42,12 @@ pub trait Metric: Send + 'static {
     /// metric made of others calls theirs.
     ///
     /// # Errors
-    /// A batch since the last reset had an invalid value, such as a label of no class, or a device failed.
+    /// A batch since the last reset had an invalid value, such as a label that is no class, or a device failed.
     fn read(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The state, for other replicas and checkpoints.
+    /// The state, to be merged with that of other replicas and saved in checkpoints.
     fn state(&self) -> Vec<f64>;
 
     /// Merges the state of another replica.
@@ -56,7 +56,7 @@ pub trait Metric: Send + 'static {
     /// The state is of another metric.
     fn add_state(&mut self, state: &[f64]) -> Result<()>;
 
-    /// The values over all observations, by name.
+    /// The values over all observations, by name in reports.
     fn results(&self) -> Vec<(String, f64)>;
 
     /// Resets the state.
@@ -104,7 +104,7 @@ macro_rules! metric_by {
 }
 use metric_by;
 
-/// A value of a metric over all replicas.
+/// A value of a metric, merged over all replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergedMetric {
     /// The name in reports.

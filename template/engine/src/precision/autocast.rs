@@ -9,11 +9,8 @@ use burn::{
     tensor::{DType, FloatDType, Tensor},
 };
 
-use crate::anomalies::Watch;
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-use crate::layers::operation::{Operation, OperationBackend, Primitive, on_backend};
-
 use super::{Half, active, is_cpu, loss_scale};
+use crate::{anomalies::Watch, layers::map_gradient};
 
 /// The matrix product `left * right` in the precision of this thread: from `[.., rows, inner]` and
 /// `[.., inner, columns]` to `[.., rows, columns]`. Operands of another type than float32 keep it.
@@ -39,51 +36,51 @@ pub(crate) fn product<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tens
 
 /// `layer.forward(x)` in the precision of this thread, without a loss scale.
 pub(crate) fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    let Some(cast) = Cast::of(&x) else {
-        return layer.forward(x);
-    };
-    let mut low = layer.clone();
-    low.weight = low.weight.map(|weight| cast.enter(weight));
-    low.bias = None;
-    let output = cast.leave(low.forward(cast.enter(x))); // [.., outputs]
-    match &layer.bias {
-        Some(bias) => output + bias.val().unsqueeze(),
-        None => output,
-    }
+    layer_in_half(layer, x, D - 1, Linear::forward, |layer| {
+        (&mut layer.weight, &mut layer.bias)
+    }) // [.., outputs]
 }
 
-/// `layer.forward(x)` in the precision of this thread, without a loss scale.
+/// As [`linear`].
 pub(crate) fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    let Some(cast) = Cast::of(&x) else {
-        return layer.forward(x);
-    };
-    let mut low = layer.clone();
-    low.weight = low.weight.map(|weight| cast.enter(weight));
-    low.bias = None;
-    let output = cast.leave(low.forward(cast.enter(x))); // [batch, outputs, height, width]
-    with_bias(output, layer.bias.as_ref())
+    layer_in_half(layer, x, 1, Conv2d::forward, |layer| {
+        (&mut layer.weight, &mut layer.bias)
+    }) // [batch, outputs, height, width]
 }
 
-/// `layer.forward(x)` in the precision of this thread, without a loss scale.
+/// As [`linear`].
 pub(crate) fn conv_transpose2d(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
-    let Some(cast) = Cast::of(&x) else {
-        return layer.forward(x);
-    };
-    let mut low = layer.clone();
-    low.weight = low.weight.map(|weight| cast.enter(weight));
-    low.bias = None;
-    let output = cast.leave(low.forward(cast.enter(x))); // [batch, outputs, height, width]
-    with_bias(output, layer.bias.as_ref())
+    layer_in_half(layer, x, 1, ConvTranspose2d::forward, |layer| {
+        (&mut layer.weight, &mut layer.bias)
+    }) // [batch, outputs, height, width]
 }
 
-/// Adds `[outputs]` to `[batch, outputs, height, width]`.
-fn with_bias(output: Tensor<4>, bias: Option<&Param<Tensor<1>>>) -> Tensor<4> {
+/// The weight and the bias of a layer.
+type Parameters<'a, const W: usize> = (&'a mut Param<Tensor<W>>, &'a mut Option<Param<Tensor<1>>>);
+
+/// `forward(layer, x)` with a rounded weight and input, and the bias, along dimension `outputs`, in float32.
+fn layer_in_half<L: Clone, const W: usize, const D: usize>(
+    layer: &L,
+    x: Tensor<D>,
+    outputs: usize,
+    forward: fn(&L, Tensor<D>) -> Tensor<D>,
+    parameters: fn(&mut L) -> Parameters<'_, W>,
+) -> Tensor<D> {
+    let Some(cast) = Cast::of(&x) else {
+        return forward(layer, x);
+    };
+    let mut low = layer.clone();
+    let (weight, bias) = parameters(&mut low);
+    *weight = weight.clone().map(|weight| cast.enter(weight));
+    let bias = bias.take();
+    let output = cast.leave(forward(&low, cast.enter(x)));
     match bias {
-        Some(bias) => {
-            let outputs = bias.dims()[0];
-            output + bias.val().reshape([1, outputs, 1, 1])
-        }
         None => output,
+        Some(bias) => {
+            let mut shape = [1; D];
+            shape[outputs] = bias.dims()[0];
+            output + bias.val().reshape(shape)
+        }
     }
 }
 
@@ -166,39 +163,8 @@ fn with_gradient_times<const D: usize>(x: Tensor<D>, factor: f32) -> Tensor<D> {
     if factor == 1.0 || !x.is_autodiff() {
         return x;
     }
-    #[cfg(feature = "gpu")]
-    if let Some(x) = on_backend::<burn::backend::Cube, _, 1, D>(Scaled(factor), [&x]) {
-        return x;
-    }
-    #[cfg(feature = "cpu-layers")]
-    if let Some(x) = on_backend::<burn::backend::Flex, _, 1, D>(Scaled(factor), [&x]) {
-        return x;
-    }
-    // Under gradient checkpointing, and on devices of other machines.
-    let constant = x.clone().detach();
-    constant.clone() + (x - constant) * factor
-}
-
-/// The identity, whose backward pass multiplies by a factor.
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-#[derive(Clone, Debug)]
-struct Scaled(f32);
-
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-impl<B: OperationBackend> Operation<B, 1> for Scaled {
-    type Kept = ();
-
-    fn forward(&self, [x]: [&Primitive<B>; 1]) -> (Primitive<B>, ()) {
-        (x.clone(), ())
-    }
-
-    fn backward(
-        &self,
-        _: [&Primitive<B>; 1],
-        (): (),
-        gradient: Primitive<B>,
-        [wanted]: [bool; 1],
-    ) -> [Option<Primitive<B>>; 1] {
-        [wanted.then(|| B::float_mul_scalar(gradient, self.0.into()))]
-    }
+    map_gradient(&x, move |gradient| gradient * factor).unwrap_or_else(|| {
+        let constant = x.clone().detach();
+        constant.clone() + (x - constant) * factor
+    })
 }

@@ -39,7 +39,7 @@ pub enum Precision {
     Bfloat16,
     /// 11 bits of precision and a small range, with a dynamic loss scale.
     Float16,
-    /// `bfloat16` on GPUs that compute in it, otherwise `float32`.
+    /// `bfloat16` on GPUs that compute in it and CPUs with AVX-512-BF16, otherwise `float32`.
     Auto,
 }
 
@@ -79,7 +79,7 @@ impl Precision {
         let is_cpu = is_cpu(device);
         // On the CPU, operands are rounded and products computed in float32, whatever Burn has.
         let supports = |half: Half| is_cpu || device.supports_dtype(half.dtype());
-        self.choose(supports, !is_cpu || (AUTO_ON_CPU && is_cpu_fast()))
+        self.choose(supports, !is_cpu || is_cpu_fast())
     }
 
     /// As [`on`](Self::on), for a device that supports types, and is fast in them.
@@ -107,10 +107,7 @@ impl Precision {
     }
 }
 
-/// Whether `auto` takes bfloat16 on a CPU with fast products: whole trainings are not measured to be faster.
-const AUTO_ON_CPU: bool = false;
-
-/// Whether products in bfloat16 are faster than those in float32 on this CPU.
+/// Whether trainings in bfloat16 are faster than those in float32 on this CPU.
 fn is_cpu_fast() -> bool {
     #[cfg(feature = "cpu-layers")]
     return crate::layers::bfloat16::is_bfloat16_fast();

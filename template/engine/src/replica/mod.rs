@@ -81,12 +81,12 @@ pub struct ReplicaContext {
     trained: Arc<[AtomicU64; 2]>,
 }
 
-/// What the replicas of a process trained on.
+/// Examples and tokens that the replicas of a process trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Examples.
     pub examples: usize,
-    /// Their tokens; 0 if batches do not tell.
+    /// Their tokens; 0 if batches do not report tokens.
     pub tokens: usize,
 }
 

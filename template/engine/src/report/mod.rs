@@ -1,7 +1,10 @@
 //! Reporting: progress bars, one terminal line per epoch, machine-readable logs, predictions
 //! and profiles.
 
+mod bar;
+mod fields;
 pub(crate) mod log;
+mod memory;
 pub mod predictions;
 pub mod profile;
 pub mod stdout;
@@ -18,7 +21,6 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     checkpoint::{Checkpoints, Progress, lock::OutputLock, set_aside},
@@ -35,10 +37,9 @@ use crate::{
     tensorboard,
     tracking::{self, Outcome, StartedRun, Tracker, Trackers},
 };
+use bar::Bar;
 use steps::StepLog;
 use throughput::{Rates, Throughput};
-
-const BAR: &str = "{prefix:>16} {bar:16} {pos}/{len}  {per_sec}  {eta} left  {msg}";
 
 /// File name of the run metadata.
 pub(crate) const RUN: &str = "run.json";
@@ -60,7 +61,7 @@ pub struct Report {
     steps: StepLog,
     throughput: Throughput,
     /// Those of the last line, for the progress bar.
-    rates: String,
+    rates: Vec<String>,
     /// Whether this process is the chief, the only one of a job that reports.
     speaks: bool,
     /// Lock on the output folder; `None` if nothing is written.
@@ -73,7 +74,8 @@ pub struct Report {
     profile: Option<(usize, u64)>,
     epochs: usize,
     current: Option<Current>,
-    line: String,
+    /// The training's part of the line of the epoch.
+    line: Vec<String>,
 }
 
 /// The split in progress.
@@ -81,7 +83,7 @@ struct Current {
     split: Split,
     epoch: usize,
     started: Instant,
-    bar: ProgressBar,
+    bar: Bar,
     /// Time spent waiting for batches.
     waited: Duration,
     /// Examples in updates, over all replicas of all processes.
@@ -90,13 +92,6 @@ struct Current {
     counted: Counted,
     /// Whether averaged weights are evaluated.
     averaged: bool,
-}
-
-impl Current {
-    fn clear_bar(&self) {
-        self.bar.finish_and_clear();
-        terminal::show_bar(None);
-    }
 }
 
 impl Report {
@@ -139,13 +134,13 @@ impl Report {
             folder: options.output_dir.clone(),
             steps: StepLog::new(&options.output_dir, options.log_every),
             throughput: Throughput::new(options),
-            rates: String::new(),
+            rates: Vec::new(),
             trackers: Trackers::none(&options.output_dir),
             resumed: None,
             profile: (options.profile && speaks).then_some((0, 0)),
             epochs: options.epochs,
             current: None,
-            line: String::new(),
+            line: Vec::new(),
         })
     }
 
@@ -278,7 +273,9 @@ impl Report {
         let total = self.epochs.saturating_mul(data.steps_per_epoch());
         self.steps.set_total(total);
         let examples = data.dataset();
-        let (model, precision) = globals::strategy()?.run_on_first(|replica| {
+        let strategy = globals::strategy()?;
+        self.steps.devices = throughput::devices_of(&*strategy)?;
+        let (model, precision) = strategy.run_on_first(|replica| {
             let precision = precision::describe(replica.device());
             Ok((globals::model::<T>()?, precision))
         })?;
@@ -414,27 +411,17 @@ impl Report {
 
     /// Begins a pass of `steps` steps over a split.
     pub fn begin(&mut self, split: Split, epoch: usize, steps: usize) {
-        // Indicatif draws only on a terminal.
-        let target = match self.speaks {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
-        if let Ok(style) = ProgressStyle::with_template(BAR) {
-            bar.set_style(style);
-        }
-        bar.set_prefix(format!("{} {}", split.name(), self.place(split, epoch)));
+        let prefix = [split.name(), &self.place(split, epoch)].join(" ");
         match split {
             Split::Train => self.steps.begin_epoch(Instant::now()),
             Split::Validation => {}
             Split::Test => self.end_run(Outcome::Failed), // until it ends
         }
-        terminal::show_bar(Some(bar.clone()));
         self.current = Some(Current {
             split,
             epoch,
             started: Instant::now(),
-            bar,
+            bar: Bar::show(self.speaks, prefix.trim_end(), steps),
             waited: Duration::ZERO,
             examples: 0,
             counted: Counted::default(),
@@ -456,21 +443,23 @@ impl Report {
             self.show(losses);
         }
         if let Some(current) = &self.current {
-            current.bar.inc(1);
+            current.bar.advance();
         }
     }
 
     /// Shows losses in the progress bar.
     fn show(&self, losses: &Losses) {
-        if let Some(current) = &self.current {
+        if let Some(current) = &self.current
+            && !current.bar.is_hidden()
+        {
             let losses = losses
                 .iter()
                 .map(|(name, loss)| format!("{name} {loss:.4}"));
-            let mut parts: Vec<String> = losses.collect();
-            if current.split == Split::Train && !self.rates.is_empty() {
-                parts.push(self.rates.clone());
-            }
-            current.bar.set_message(parts.join("  "));
+            let rates = match current.split {
+                Split::Train => &self.rates[..],
+                Split::Validation | Split::Test => &[],
+            };
+            current.bar.set_message(losses, rates);
         }
     }
 
@@ -484,7 +473,7 @@ impl Report {
         let Some(current) = self.current.take() else {
             return Ok(());
         };
-        current.clear_bar();
+        current.bar.clear();
         if current.split == Split::Train {
             self.steps.end_epoch(Instant::now());
         }
@@ -523,7 +512,7 @@ impl Report {
     /// Ends a split that was interrupted, without reporting metrics.
     pub fn abandon(&mut self) {
         if let Some(current) = self.current.take() {
-            current.clear_bar();
+            current.bar.clear();
             self.end_run(Outcome::Killed);
         }
     }
@@ -543,42 +532,38 @@ impl Report {
         seconds: f64,
         rates: Option<&Rates>,
     ) {
-        let values = metrics
-            .iter()
-            .map(|metric| format!("{} {:.4}", metric.name, metric.value));
-        let values = values.collect::<Vec<_>>().join("  ");
         let (split, epoch) = (current.split, current.epoch);
         let weights = match current.averaged {
             true => " (averaged weights)",
             false => "",
         };
-        match split {
+        let values = metrics
+            .iter()
+            .map(|metric| format!("{} {:.4}", metric.name, metric.value));
+        let mut fields = vec![format!("{}{weights}", split.name())];
+        fields.extend(values);
+        let (head, groups) = match split {
             Split::Train => {
-                let place = self.place(split, epoch);
+                fields.push(format!("{seconds:.2} s"));
+                fields.extend(rates.iter().flat_map(|rates| rates.throughput()));
                 let waited = current.waited.as_secs_f64();
-                let starving = match waited > STARVING * seconds {
-                    true => format!(", {waited:.2} s of it waiting for data"),
-                    false => String::new(),
-                };
-                let rates = rates.map(|rates| {
-                    let parts = rates.throughput().into_iter();
-                    parts.map(|part| format!(", {part}")).collect::<String>()
-                });
-                let rates = rates.unwrap_or_default();
-                self.line =
-                    format!("epoch {place}  train  {values}  {seconds:.2} s{rates}{starving}");
+                if waited > STARVING * seconds {
+                    fields.push(format!("{waited:.2} s waiting for data"));
+                }
+                self.line = fields;
+                return;
             }
             Split::Validation => {
-                let line = std::mem::take(&mut self.line);
-                terminal::print(format_args!("{line}  |  validation{weights}  {values}"));
+                let head = format!("epoch {}", self.place(split, epoch));
+                (head, vec![std::mem::take(&mut self.line), fields])
             }
             Split::Test => {
                 let examples = metrics.first().map_or(0, |metric| metric.examples);
-                terminal::print(format_args!(
-                    "test{weights}  {values}  ({examples} examples)"
-                ));
+                fields.push(format!("({examples} examples)"));
+                (fields.remove(0), vec![fields])
             }
-        }
+        };
+        terminal::print(fields::wrap(&head, &groups, terminal::width()));
     }
 
     fn place(&self, split: Split, epoch: usize) -> String {

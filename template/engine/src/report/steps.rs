@@ -2,7 +2,7 @@
 //! progress bar is visible, so that the output of a batch job shows progress.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, IsTerminal, Write},
     mem,
     path::{Path, PathBuf},
@@ -10,10 +10,13 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Report,
+    Report, fields,
+    memory::Memory,
+    terminal,
     throughput::{Rates, Work},
 };
 use crate::{
@@ -33,6 +36,8 @@ pub struct StepLog {
     every: Option<usize>,
     /// Updates in the whole training.
     total: usize,
+    /// The devices of this process.
+    pub(super) devices: Vec<Device>,
     last_line: Instant,
     /// Work since the last line, excluding the time since `running`.
     pub(super) work: Work,
@@ -48,7 +53,7 @@ struct Line {
     losses: Losses,
     update: LastUpdate,
     rates: Rates,
-    memory: Option<u64>,
+    memory: Memory,
 }
 
 impl StepLog {
@@ -58,6 +63,7 @@ impl StepLog {
             file: None,
             every,
             total: 0,
+            devices: Vec::new(),
             last_line: Instant::now(),
             work: Work::default(),
             running: None,
@@ -144,7 +150,9 @@ impl Line {
             line.extend(fixed);
         }
         self.rates.write(&mut line);
-        line.insert("memory".into(), json!(self.memory));
+        line.insert("memory".into(), json!(self.memory.process));
+        let memory = self.memory.named();
+        line.extend(memory.map(|(name, bytes)| (name.into(), json!(bytes))));
         Value::Object(line)
     }
 
@@ -160,13 +168,13 @@ impl Line {
         scalars.extend(norm.map(|norm| ("step/gradient_norm".to_owned(), norm)));
         let rates = self.rates.named().into_iter();
         scalars.extend(rates.map(|(name, rate)| (format!("step/{name}"), rate)));
-        let memory = self.memory;
-        scalars.extend(memory.map(|memory| ("step/memory".to_owned(), memory as f64)));
+        let memory = self.memory.named();
+        scalars.extend(memory.map(|(name, bytes)| (format!("step/{name}"), bytes as f64)));
         scalars
     }
 
-    /// The line for the terminal, without the epoch.
-    fn text(&self, total: usize) -> String {
+    /// The fields of the line for the terminal, without the epoch.
+    fn fields(&self, total: usize) -> Vec<String> {
         let width = total.to_string().len();
         let mut parts = vec![format!("step {:>width$}/{total}", self.progress.step)];
         let losses = self.losses.iter();
@@ -182,9 +190,8 @@ impl Line {
             false => format!("|g| {norm:.1e}"),
         }));
         parts.extend(self.rates.text());
-        let memory = self.memory;
-        parts.extend(memory.map(|memory| format!("{} MiB", memory >> 20)));
-        parts.join("  ")
+        parts.extend(self.memory.text());
+        parts
     }
 }
 
@@ -210,14 +217,14 @@ impl Report {
         self.collect_counts()?;
         let work = self.steps.take_work(Instant::now());
         let rates = self.throughput.rates(&work);
-        self.rates = rates.text().join("  ");
+        self.rates = rates.text();
         self.show(&losses);
         let line = Line {
             progress,
             losses,
             update,
             rates,
-            memory: resident_memory(),
+            memory: Memory::now(&self.steps.devices),
         };
         self.steps.append(&line)?;
         for (tag, value) in line.scalars() {
@@ -225,8 +232,9 @@ impl Report {
         }
         // The progress bar is on the standard error, and lines are on the standard output.
         if !(io::stderr().is_terminal() && io::stdout().is_terminal()) {
-            let place = self.place(Split::Train, progress.epoch);
-            self.say(&format!("epoch {place}  {}", line.text(self.steps.total)));
+            let head = format!("epoch {}", self.place(Split::Train, progress.epoch));
+            let fields = line.fields(self.steps.total);
+            self.say(&fields::wrap(&head, &[fields], terminal::width()));
         }
         Ok(true)
     }
@@ -240,21 +248,14 @@ pub(super) fn json_number(number: f64) -> Value {
     }
 }
 
-/// Resident set size of this process in bytes, on Linux only; GPU memory is not included.
-///
-/// Source: `VmRSS` in proc_pid_status(5).
-fn resident_memory() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes: u64 = line?.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kibibytes << 10)
-}
-
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, Tensor};
+    use std::fs;
+
+    use burn::tensor::Tensor;
 
     use super::*;
+    use crate::report::memory::DeviceMemory;
 
     fn losses(loss: f32) -> Losses {
         Losses::new().with("loss", &Tensor::from_floats([loss], &Device::flex()))
@@ -280,7 +281,13 @@ mod tests {
                 utilisation: None,
                 data_wait: 0.03,
             },
-            memory: Some(96_468_992),
+            memory: Memory {
+                process: Some(96_468_992),
+                device: Some(DeviceMemory {
+                    reserved: 3_145_728,
+                    in_use: 2_000_000,
+                }),
+            },
         }
     }
 
@@ -359,6 +366,8 @@ mod tests {
             "examples_per_second": 5_312.4,
             "data_wait": 0.03,
             "memory": 96_468_992,
+            "device_memory": 3_145_728,
+            "device_memory_in_use": 2_000_000,
         });
         assert_eq!(lines[0], expected);
         assert_eq!(lines[1]["losses"]["loss"], "NaN");
@@ -367,8 +376,9 @@ mod tests {
 
     #[test]
     fn a_line_is_short_on_the_terminal() {
-        let expected = "step  120/1720  loss 0.1250  lr 2.0e-3  |g| 0.83  5,312 examples/s  92 MiB";
-        assert_eq!(line(0.125, Some(0.83)).text(1_720), expected);
+        let expected = "step  120/1720  loss 0.1250  lr 2.0e-3  |g| 0.83  5,312 examples/s  92 MiB  \
+                        3 MiB on the GPU";
+        assert_eq!(line(0.125, Some(0.83)).fields(1_720).join("  "), expected);
         let tags: Vec<_> = line(0.125, None).scalars();
         let tags: Vec<_> = tags.iter().map(|(tag, _)| tag.as_str()).collect();
         let expected = [
@@ -378,14 +388,9 @@ mod tests {
             "step/examples_per_second",
             "step/data_wait",
             "step/memory",
+            "step/device_memory",
+            "step/device_memory_in_use",
         ];
         assert_eq!(tags, expected);
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn the_memory_of_this_process_is_known() {
-        let memory = resident_memory().unwrap();
-        assert!((1 << 20..1 << 40).contains(&memory), "{memory}");
     }
 }

@@ -7,6 +7,7 @@ use std::{
     sync::{Mutex, Once, PoisonError},
 };
 
+use console::Term;
 use indicatif::ProgressBar;
 
 static LOST: Once = Once::new();
@@ -26,6 +27,12 @@ fn without_bar<T>(write: impl FnOnce() -> T) -> T {
         Some(bar) => bar.suspend(write),
         None => write(),
     }
+}
+
+/// Columns of the terminal on the standard output; `None` if that is a file or a pipe.
+pub fn width() -> Option<usize> {
+    let (_, columns) = Term::stdout().size_checked()?;
+    Some(columns.into())
 }
 
 /// Writes a line to the standard output. Warns on the standard error at the first failure.

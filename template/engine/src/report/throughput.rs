@@ -189,7 +189,7 @@ impl Report {
         }
         let strategy = globals::strategy()?;
         if self.throughput.peak.is_none() {
-            self.throughput.peak = peak_of(&*strategy)?;
+            self.throughput.peak = peak_of(&self.steps.devices, strategy.workers().count());
         }
         match T::flops_per_example() {
             Some(flops) => self.set_flops(Flops::given(flops)),
@@ -240,9 +240,11 @@ impl Report {
     }
 }
 
-/// The peak FLOP/s of the devices of a job: by name, or measured on a CPU with all replicas; `None` if it is not
-/// known.
-fn peak_of(strategy: &(dyn Strategy + 'static)) -> Result<Option<f64>> {
+/// The devices of this process, each once.
+///
+/// # Errors
+/// A replica failed.
+pub(super) fn devices_of(strategy: &(dyn Strategy + 'static)) -> Result<Vec<Device>> {
     let devices = strategy.run_on_all(|replica| {
         Ok(match replica.pipeline() {
             Some(pipeline) => pipeline.devices().to_vec(),
@@ -255,12 +257,17 @@ fn peak_of(strategy: &(dyn Strategy + 'static)) -> Result<Option<f64>> {
             distinct.push(device);
         }
     }
-    let processes = strategy.workers().count();
-    if is_cpu(&distinct) {
+    Ok(distinct)
+}
+
+/// The peak FLOP/s of a job whose processes each have such devices: by name, or measured on a CPU with all replicas;
+/// `None` if it is not known.
+fn peak_of(devices: &[Device], processes: usize) -> Option<f64> {
+    if is_cpu(devices) {
         // Other processes may compute at the same time.
-        return Ok((processes == 1).then(peak::measure_cpu));
+        return (processes == 1).then(peak::measure_cpu);
     }
-    Ok(of_gpus().map(|peak| peak * (distinct.len() * processes) as f64))
+    of_gpus().map(|peak| peak * (devices.len() * processes) as f64)
 }
 
 /// The peak FLOP/s of a GPU of this machine, if all are alike.

@@ -1,5 +1,5 @@
-//! The trait [`Strategy`], and what all strategies share: running steps on replicas and combining their
-//! results.
+//! The trait [`Strategy`], and the methods of all strategies: running steps on replicas, and combining
+//! their results.
 
 mod create;
 mod mirrored;
@@ -33,7 +33,7 @@ pub use multi_worker::MultiWorkerMirroredStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterServerStrategy};
 
-/// How training is distributed over replicas.
+/// A distribution strategy of training over replicas.
 ///
 /// Implementors define replicas, processes and communication; the methods of `dyn Strategy` are the same
 /// for all.
@@ -62,7 +62,7 @@ pub trait Strategy: Send + Sync {
     }
 }
 
-/// A batch for one replica, with its output.
+/// The step of one replica on a batch.
 pub type Job = Box<dyn FnOnce() -> Result<Output> + Send>;
 
 /// The output of a [`Job`], of the type that its step returns.
@@ -70,8 +70,8 @@ pub type Output = Box<dyn Any + Send>;
 
 /// Additional operations of a [`Strategy`] with asynchronous replicas.
 pub trait Asynchronous {
-    /// Dispatches a batch, which may complete its update, to the next free replica. Returns the outputs of
-    /// earlier batches that were finished since the last call.
+    /// Dispatches a batch, the last of its update if `completes_update`, to the next free replica. Returns
+    /// the outputs of earlier batches that were finished since the last call.
     ///
     /// # Errors
     /// An earlier batch or another process failed.
@@ -197,8 +197,8 @@ impl dyn Strategy {
 
     /// Reduces the losses of all replicas, by name.
     ///
-    /// Each replica has already divided by the number of examples in the global batch, so losses are
-    /// summed.
+    /// Each replica has already divided by the number of examples in the global batch, so
+    /// [`ReduceOp::Sum`] gives the mean over the global batch.
     ///
     /// # Errors
     /// Another process failed.
@@ -225,7 +225,7 @@ impl dyn Strategy {
         self.gather("the states of metrics", per_replica)
     }
 
-    /// Gathers the values of the replicas of all processes, in the order of ranks.
+    /// Gathers the values of the replicas of all processes, in the order of ranks; errors name `what`.
     ///
     /// # Errors
     /// Another process failed.

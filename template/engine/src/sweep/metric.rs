@@ -22,7 +22,7 @@ pub(super) struct Metric {
     pub goal: Option<Goal>,
 }
 
-/// What a run reached.
+/// The best value and the trained epochs of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reached {
     /// The best value of the metric, and its epoch; `None` if none is finite.

@@ -36,7 +36,7 @@ pub struct CallbackContext {
     /// Training progress; `epoch` is the current one, or the one that has just ended.
     pub progress: Progress,
     /// The losses of the update, over all replicas; empty after an epoch. With a parameter server, the losses
-    /// of a batch that finished meanwhile, if any.
+    /// of an earlier batch, or empty.
     pub losses: Losses,
     /// The training metrics of the finished epoch, over all replicas; empty after a step.
     pub metrics: Vec<MergedMetric>,
@@ -89,7 +89,7 @@ impl<T> Default for Callbacks<T> {
 }
 
 impl<T> Callbacks<T> {
-    /// Creates an empty list; [`every_steps`](Self::every_steps) and the like add callbacks.
+    /// Creates an empty list, to which [`every_steps`](Self::every_steps) and others add callbacks.
     pub fn new() -> Self {
         Self::default()
     }
@@ -158,8 +158,8 @@ impl<T> Callbacks<T> {
     /// Runs the callbacks due after update number `context.progress.step`.
     ///
     /// # Errors
-    /// The first error or panic of a callback, such as of losses that a device does not give; later callbacks
-    /// do not run.
+    /// The first error or panic of a callback, such as by losses that cannot be read from a device; later
+    /// callbacks do not run.
     pub fn after_step(&mut self, context: CallbackContext, target: &mut T) -> Result<()> {
         let step = context.progress.step;
         self.call(context, target, |when| match when {

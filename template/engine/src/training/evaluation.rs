@@ -84,8 +84,8 @@ impl<'a, T: Task> Evaluation<'a, T> {
         Ok(!is_stopped)
     }
 
-    /// Ends the evaluation of a model that was trained for `step` updates: reports the metrics of the split,
-    /// merged over all replicas, and returns them by name.
+    /// Ends the evaluation of a model after `step` updates: reports the metrics of the split, merged over all
+    /// replicas, and returns them by name.
     ///
     /// # Errors
     /// A replica failed, or a file cannot be written.

@@ -76,7 +76,7 @@ pub struct Training<'a, T: Task> {
     saved: Option<usize>,
 }
 
-/// Whether a training continues.
+/// The state of a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
@@ -90,8 +90,8 @@ impl<'a, T: Task> Training<'a, T> {
     /// Starts a training, or with `--resume` continues from the latest checkpoint, if there is one.
     ///
     /// # Errors
-    /// The checkpoint or an option, such as `--freeze`, does not match, a file cannot be written, or the parameters of replicas
-    /// differ.
+    /// The checkpoint or an option, such as `--freeze`, does not match the model, a file cannot be written, or
+    /// the parameters of replicas differ.
     pub fn start(
         options: &'a Options,
         datasets: &'a Datasets<T::Example>,
@@ -292,8 +292,8 @@ impl<'a, T: Task> Training<'a, T> {
         stop.map_or(Ok(true), |stop| self.stop(stop))
     }
 
-    /// Reports an update. Without a report, reads losses and norms at times, so that they are checked and not
-    /// too much work is queued on a GPU.
+    /// Reports an update. Updates without a report are read now and then, so that losses and norms are
+    /// checked and the queue of a GPU stays short.
     fn report_update(&mut self, examples: usize, losses: &Losses) -> Result<()> {
         self.unread += 1;
         if self.report.update(self.progress, examples, losses)? {

@@ -1,7 +1,7 @@
 //! Ends of a training before its last epoch: early stopping (`--patience`) and a time limit (`--max-time`).
 //!
-//! Sources: `keras.callbacks.EarlyStopping` for patience and least change; `lightning.pytorch.callbacks.Timer`
-//! for a time that goes on after a resume.
+//! Sources: `keras.callbacks.EarlyStopping` for patience and minimum change; `lightning.pytorch.callbacks.Timer`
+//! for a time limit over resumed runs.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{checkpoint::Best, options::Options};
 /// The state of early stopping and of the time limit in a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoppingState {
-    /// Seconds of training in all runs that were joined by `--resume`, up to the checkpoint of each.
+    /// Seconds of training in all resumed runs, each up to its last checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ impl Stopping {
         Some(before + self.started.elapsed().as_secs_f64())
     }
 
-    /// Takes note of a validation, whose values are those of all replicas.
+    /// Notes the metrics of a validation, merged over all replicas.
     ///
     /// # Errors
     /// With `--patience`, the validation lacks the metric of [`Best`].
@@ -92,7 +92,7 @@ impl Stopping {
         if self.patience.is_some() {
             value.with_context(|| no_metric(self.best.metric, validation))?;
         }
-        // As for the best checkpoint: what is not finite is never better.
+        // As for the best checkpoint, a validation that is not finite is never better.
         let value = value.filter(|_| validation.values().all(|value| value.is_finite()));
         let is_better = |value: &f64| {
             let best = early.best();
@@ -133,7 +133,7 @@ impl Stopping {
     }
 
     /// The reason to end the training now; `None` if there is time left. Clocks of processes differ, so the
-    /// chief asks for all.
+    /// chief decides for all.
     pub fn out_of_time(&self) -> Option<String> {
         self.out_of_time_after(self.seconds()?)
     }

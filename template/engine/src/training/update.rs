@@ -19,7 +19,7 @@ use crate::{
 
 impl dyn Strategy {
     /// Trains all replicas on one global batch with `step`, and returns its losses. With a parameter server,
-    /// one replica trains on it, and the losses are of a batch that finished meanwhile.
+    /// one replica trains on it; the returned losses are those of an earlier batch, or empty.
     ///
     /// # Errors
     /// A replica failed.
@@ -124,8 +124,8 @@ pub fn apply_gradients<T: Task>(gradients: Gradients) -> Result<()> {
     replica.update(gradients, update_parameters::<T>)
 }
 
-/// Updates the parameters of this replica, or on its thread those of the parameter server. The first of
-/// several replicas on the CPU updates for all, so the state of updates belongs in [`Task::Trainable`].
+/// Updates the parameters of this replica, or those of the parameter server if called on its thread. The first
+/// of several replicas on the CPU updates for all, so the state of updates belongs in [`Task::Trainable`].
 ///
 /// # Errors
 /// A gradient is not finite.

@@ -1,5 +1,5 @@
-//! Contracts of the TODO sites, which hold before and after an edit. A failing test names its site;
-//! `todos.toml` lists the tests of each site.
+//! Contract tests of the TODO sites: they pass with the defaults and after a correct edit, and name the
+//! site after a wrong one. `todos.toml` lists the tests of each site.
 
 mod callbacks;
 mod checkpoint;

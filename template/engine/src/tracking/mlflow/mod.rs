@@ -54,6 +54,8 @@ struct Active {
     /// The last step of each metric that the queue had when this run resumed, which may log it again, as after a
     /// repeated validation or test.
     kept: HashMap<String, u64>,
+    /// The command that sends what the server does not take.
+    resume: String,
     /// Disconnected at the end of the thread that sends.
     ended: mpsc::Receiver<()>,
 }
@@ -210,6 +212,7 @@ impl Mlflow {
             run,
             queue,
             kept,
+            resume: resume_command(&started.record.command_line),
             ended,
         });
         Ok(())
@@ -281,11 +284,15 @@ impl Tracker for Mlflow {
         let _ = active.ended.recv_timeout(self.end); // disconnected at the end of the thread
         if !active.queue.is_empty() {
             bail!(
-                "MLflow at {} lacks the last metrics, and the end of the run: they are kept in {}, which --resume \
-                 sends",
+                "MLflow at {} lacks the last metrics, and the end of the run: they are kept in {}. Once the server is \
+                 there, this sends them; a training that has reached its end trains no further:\n  {}",
                 self.api.uri(),
-                self.folder.join(UNSENT).display()
+                self.folder.join(UNSENT).display(),
+                active.resume
             );
+        }
+        if !active.kept.is_empty() {
+            terminal::print(format_args!("MLflow has what {UNSENT} kept"));
         }
         let _ = fs::remove_file(self.folder.join(UNSENT)); // empty
         let left = || {
@@ -330,6 +337,20 @@ fn keep_points(unsent: &Path, run: &StartedRun<'_>) -> io::Result<HashMap<String
         true
     })?;
     Ok(kept)
+}
+
+/// The command that resumes the run of a command line, in the words of a shell.
+fn resume_command(words: &[String]) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
+    let quoted = words.iter().map(
+        |word| match !word.is_empty() && word.chars().all(is_plain) {
+            true => word.clone(),
+            false => format!("'{}'", word.replace('\'', r"'\''")),
+        },
+    );
+    let is_resumed = words.iter().any(|word| word == "--resume");
+    let resume = (!is_resumed).then(|| "--resume".to_owned());
+    quoted.chain(resume).collect::<Vec<_>>().join(" ")
 }
 
 /// The tags of a run, of which MLflow shows some by their names.

@@ -131,8 +131,8 @@ impl Queue {
         state.sent >= state.len
     }
 
-    /// Waits for `pause`, then for a line; `None` once the queue is [closed](Self::close) and empty, or its time
-    /// is over. Otherwise the time that is left for sending, if there is a limit. Closing ends the pause.
+    /// Waits for `pause` (ended early by [`close`](Self::close)), then for a line. Returns `None` if the queue is
+    /// closed and empty or past its deadline; otherwise the remaining time, if there is a deadline.
     pub fn wait(&self, pause: Duration) -> Option<Option<Duration>> {
         let state = self.state();
         let is_open = |state: &mut State| state.deadline.is_none();

@@ -7,7 +7,13 @@ use std::{
 };
 
 use super::*;
-use crate::tracking::Parameters;
+use crate::{
+    data::Shard,
+    loss::Losses,
+    test_task::{self, on_a_thread, replica_step, set_up},
+    tracking::Parameters,
+    training::Callbacks,
+};
 
 /// How the server treats requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +259,12 @@ fn start(tracker: &mut Mlflow, step: Option<usize>, parameters: Parameters) -> R
         name: "runs".to_owned(),
         folder: &folder,
         parameters,
-        record: &RunRecord::default(),
+        record: &RunRecord {
+            command_line: ["my-model", "--epochs", "8", "a name"]
+                .map(str::to_owned)
+                .into(),
+            ..RunRecord::default()
+        },
         resumes: step.is_some(),
         step: step.unwrap_or_default(),
         first_step: step.map_or(0, |step| step + 1),
@@ -340,7 +351,7 @@ fn a_resumed_run_goes_on_and_sends_what_was_kept_once() {
     log(&mut tracker, 5..=8);
     let error = end(&mut tracker, Outcome::Killed).unwrap_err().to_string();
     assert!(
-        error.contains("--resume sends") && error.contains(UNSENT),
+        error.ends_with(":\n  my-model --epochs 8 'a name' --resume") && error.contains(UNSENT),
         "{error}"
     );
     drop(tracker);
@@ -483,6 +494,43 @@ fn a_resume_trains_also_if_the_server_is_away() {
     end(&mut tracker, Outcome::Finished).unwrap();
     server.with(|state| {
         assert_eq!(state.steps("step/loss"), [4, 5]);
+        assert_eq!((state.runs, state.status.as_str()), (1, "FINISHED"));
+    });
+}
+
+/// Trains for an epoch of two steps with the tracker of `--mlflow`.
+fn train(
+    server: &Server,
+    folder: &Path,
+    words: &[&str],
+    step: impl Fn(Shard<f32>) -> Result<Losses> + Clone + Send + 'static,
+) {
+    let common = ["--epochs", "1", "--batch-size", "8", "--log-every", "1"];
+    let words = [&common[..], &["--mlflow", &server.uri], words].concat();
+    let train = |options: &_| {
+        set_up(options)?;
+        let datasets = test_task::datasets(options, 16)?;
+        test_task::train(options, &datasets, Callbacks::new(), step)
+    };
+    on_a_thread(folder, &words, train).unwrap();
+}
+
+#[test]
+fn the_resume_of_a_training_that_has_ended_sends_what_was_kept_and_trains_no_step() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let unsent = folder.path().join(UNSENT);
+    let away = server.clone();
+    train(&server, folder.path(), &[], move |shard| {
+        away.set(Mode::Refuses(503, ""));
+        replica_step(shard)
+    });
+    assert!(fs::read_to_string(&unsent).unwrap().contains("step/loss"));
+    server.set(Mode::Normal);
+    train(&server, folder.path(), &["--resume"], |_| panic!("a step"));
+    assert!(!unsent.exists());
+    server.with(|state| {
+        assert_eq!(state.steps("step/loss"), [1, 2]);
+        assert_eq!(state.steps("train/loss"), [2]);
         assert_eq!((state.runs, state.status.as_str()), (1, "FINISHED"));
     });
 }
