@@ -22,7 +22,7 @@ fn fitting(columns: usize) -> usize {
     }
 }
 
-/// The width of messages on standard error: that of the terminal, if it is one.
+/// The width of messages on `stream`: that of the terminal, if it is one.
 pub(crate) fn width_of(stream: &impl io::IsTerminal) -> usize {
     if !stream.is_terminal() {
         return WIDTH;

@@ -2,7 +2,7 @@
 
 use std::{cell::OnceCell, rc::Rc};
 
-use rhai::{Dynamic, Engine, EvalAltResult};
+use rhai::{Dynamic, Engine, EvalAltResult, Position};
 use toml::Spanned;
 
 use super::{
@@ -135,19 +135,20 @@ fn expression_error(
         }
         other => other.to_string(),
     };
-    let column = error.position().position().unwrap_or(1) - 1;
-    wrong(config, expression, column, &message)
+    wrong(config, expression, error.position(), &message)
 }
 
-/// The error of a condition that is wrong at a column, counted from 0.
+/// The error of a condition that is wrong at `position`, or at its start if that is not known.
 pub(super) fn wrong(
     config: &Config,
     expression: &Spanned<String>,
-    column: usize,
+    position: Position,
     message: &str,
 ) -> Error {
     let text = expression.get_ref();
-    let at = text.char_indices().nth(column);
+    let at = text
+        .char_indices()
+        .nth(position.position().unwrap_or(1) - 1);
     let at = at.map_or(text.len(), |(at, _)| at);
     let span = config.inside(expression, at.min(text.len().saturating_sub(1)));
     config

@@ -1,6 +1,6 @@
 //! The syntax of conditions, so that all mistakes of a template are said at once.
 
-use rhai::Engine;
+use rhai::{Engine, Position};
 
 use super::{conditions::wrong, config::Config};
 use crate::{error::Error, quiet};
@@ -14,15 +14,12 @@ pub(super) fn wrong_conditions(config: &Config) -> Vec<Error> {
     let conditions = config.conditionals.iter().map(|one| &one.expression);
     let wrong_ones = conditions.filter_map(|expression| {
         let parsed = quiet::catch(|| engine.compile_expression(expression.get_ref()).map(drop));
-        let (why, column) = match parsed {
+        let (why, position) = match parsed {
             Ok(Ok(())) => return None,
-            Ok(Err(error)) => (
-                format!("Syntax error: {error}"),
-                error.position().position().unwrap_or(1) - 1,
-            ),
-            Err(panic) => (panic, 0),
+            Ok(Err(error)) => (format!("Syntax error: {error}"), error.position()),
+            Err(panic) => (panic, Position::NONE),
         };
-        Some(wrong(config, expression, column, &why))
+        Some(wrong(config, expression, position, &why))
     });
     wrong_ones.collect()
 }
