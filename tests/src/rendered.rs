@@ -405,18 +405,35 @@ impl Project {
             .envs(self.build_environment())
             .envs(variables.iter().copied());
         let output = running::output(&mut cargo, BUILD);
-        note_time(start.elapsed(), &arguments);
+        note_time(start.elapsed(), &arguments, &text(&output));
         output
     }
 }
 
-/// Logs the time of a cargo command to `times.log` of the shared builds, to find slow tests.
-fn note_time(elapsed: Duration, arguments: &[&str]) {
+/// Logs the time of a cargo command and what it compiled to `times.log` of the shared builds, to find slow
+/// tests, and builds of the engine and of Burn that are not shared.
+fn note_time(elapsed: Duration, arguments: &[&str], printed: &str) {
     let log = shared_target().join("times.log");
     let log = File::options().append(true).create(true).open(log);
-    let line = format!("{:4} s: cargo {}\n", elapsed.as_secs(), arguments.join(" "));
+    let compiled = compiled(printed);
+    let command = arguments.join(" ");
+    let line = format!("{:4} s: cargo {command}{compiled}\n", elapsed.as_secs());
     let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
     written.expect("a log");
+}
+
+/// How many crates cargo compiled, and which of these take long.
+fn compiled(printed: &str) -> String {
+    let mut crates = Vec::new();
+    for line in printed.lines().map(str::trim_start) {
+        let name = ["Compiling ", "Checking "].map(|verb| line.strip_prefix(verb));
+        let name = name.into_iter().flatten().next();
+        crates.extend(name.and_then(|rest| rest.split(' ').next()));
+    }
+    let slow = ["burn-flex", "cubecl-core", "iroh", "kiln-engine"];
+    let slow = slow.into_iter().filter(|name| crates.contains(name));
+    let slow: Vec<&str> = slow.collect();
+    format!(" [{} crates compiled: {}]", crates.len(), slow.join(" "))
 }
 
 /// Waits for the lock that allows only one project at a time.

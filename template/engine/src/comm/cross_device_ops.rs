@@ -109,6 +109,13 @@ pub trait CrossDeviceOps: Send + Sync {
 
     /// Fails all waiting replicas with the error `reason`.
     fn abort(&self, reason: &str);
+
+    /// Begins a step of all replicas of this process.
+    fn begin_step(&self);
+
+    /// Says that the replica `rank` has ended its step. Replicas of this process that wait for it fail, as it
+    /// will not come.
+    fn end_step(&self, rank: usize);
 }
 
 /// Collective operations between the threads of one process.
@@ -296,6 +303,14 @@ impl CrossDeviceOps for SharedMemory {
     fn abort(&self, reason: &str) {
         self.meeting.abort(reason);
     }
+
+    fn begin_step(&self) {
+        self.meeting.begin();
+    }
+
+    fn end_step(&self, rank: usize) {
+        self.meeting.leave(rank);
+    }
 }
 
 /// Adds bucket number `place` of all `others`, in the order of ranks.
@@ -344,7 +359,7 @@ fn read(values: &RwLock<Vec<f32>>) -> RwLockReadGuard<'_, Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{thread, time::Duration};
 
     use super::*;
 
@@ -487,5 +502,29 @@ mod tests {
             ops.abort("replica 1 failed");
             assert_eq!(waiting.join().unwrap(), "replica 1 failed");
         });
+    }
+
+    #[test]
+    fn who_waits_for_a_replica_that_ended_its_step_is_released() {
+        for waits_first in [true, false] {
+            let ops = &SharedMemory::new(3);
+            // Those that ended an earlier step come again.
+            (0..3).for_each(|rank| ops.end_step(rank));
+            ops.begin_step();
+            let error = thread::scope(|scope| {
+                let wait = |rank| move || ops.all_gather(rank, 1).unwrap_err().to_string();
+                let first = scope.spawn(wait(1));
+                if waits_first {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                ops.end_step(2);
+                let second = scope.spawn(wait(0));
+                let errors = [first, second].map(|thread| thread.join().unwrap());
+                assert_eq!(errors[0], errors[1]);
+                errors[0].clone()
+            });
+            let expected = "replica 2 ended its step while others wait for it";
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 }

@@ -18,7 +18,7 @@ const SPINS: usize = 200;
 /// the threads of that update.
 const LOOKS: usize = 2_000;
 
-/// A barrier that fails for all parties as soon as one fails.
+/// A barrier that fails for all parties as soon as one fails, or has left while the others wait for it.
 ///
 /// With `std::sync::Barrier` the others would wait forever.
 pub struct Rendezvous {
@@ -33,6 +33,8 @@ pub struct Rendezvous {
 #[derive(Default)]
 struct State {
     arrived: usize,
+    /// The ranks of the parties that wait no more.
+    gone: Vec<usize>,
     failure: Option<String>,
 }
 
@@ -52,7 +54,7 @@ impl Rendezvous {
     /// Waits for all parties.
     ///
     /// # Errors
-    /// The reason of a party that called [`abort`](Self::abort).
+    /// The reason of a party that called [`abort`](Self::abort), or the others [left](Self::leave).
     pub fn wait(&self) -> Result<()> {
         let mut state = self.lock();
         if let Some(failure) = &state.failure {
@@ -66,6 +68,7 @@ impl Rendezvous {
             self.changed.notify_all();
             return Ok(());
         }
+        self.fail_if_stuck(&mut state);
         drop(state);
         self.wait_for(meeting)
     }
@@ -96,6 +99,30 @@ impl Rendezvous {
             .failure
             .get_or_insert_with(|| reason.to_string());
         self.changed.notify_all();
+    }
+
+    /// Begins a step of all parties.
+    pub fn begin(&self) {
+        self.lock().gone.clear();
+    }
+
+    /// Says that the party `rank` waits no more until the next [`begin`](Self::begin).
+    pub fn leave(&self, rank: usize) {
+        let mut state = self.lock();
+        state.gone.push(rank);
+        self.fail_if_stuck(&mut state);
+    }
+
+    /// Fails if all parties but those that left are waiting.
+    fn fail_if_stuck(&self, state: &mut State) {
+        let is_stuck = state.arrived > 0 && state.arrived + state.gone.len() == self.parties;
+        if let (true, Some(rank)) = (is_stuck, state.gone.first()) {
+            state.failure.get_or_insert(format!(
+                "replica {rank} ended its step while others wait for it in a reduction: all replicas must call \
+                 `apply_gradients` and other reductions equally often, also where their shard is empty"
+            ));
+            self.changed.notify_all();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -4,7 +4,7 @@
 //! of all replicas, and memory holds parameters and optimizer state once. Replicas on GPUs each update
 //! their own copy.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
@@ -24,13 +24,20 @@ const MANY: usize = 1 << 18;
 /// Values per work item of a thread.
 pub const PIECE: usize = 1 << 14;
 
-/// True if replicas compare their parameters after each update.
-static CHECKED: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    /// True if replicas that this thread starts compare their parameters after each update.
+    static CHECKED: Cell<bool> = const { Cell::new(false) };
+}
 
-/// Makes the replicas of strategies created from now on update their own parameters and compare them
-/// after each update; option `--check-replicas`.
+/// Makes the replicas of strategies that this thread creates from now on update their own parameters and
+/// compare them after each update; option `--check-replicas`.
 pub fn check_replicas() {
-    CHECKED.store(true, Ordering::Relaxed);
+    CHECKED.set(true);
+}
+
+/// Whether replicas that this thread starts compare their parameters; see [`check_replicas`].
+pub(crate) fn checks_replicas() -> bool {
+    CHECKED.get()
 }
 
 /// The state of shared updates of a process.
@@ -44,9 +51,6 @@ impl SharedUpdate {
     /// Creates the shared update of the replicas at `places`, with `cores` cores in total; `None` if they do
     /// not share memory, or for a single replica.
     ///
-    /// With `--check-replicas` each replica updates its own parameters, to detect updates that would differ
-    /// between GPUs.
-    ///
     /// # Errors
     /// The threads cannot be started.
     pub fn start(places: &[(Device, Option<Pipeline>)], cores: usize) -> Result<Option<Self>> {
@@ -54,7 +58,7 @@ impl SharedUpdate {
             .iter()
             .map(|(device, pipeline)| *device == Device::flex() && pipeline.is_none());
         let shared = places.len() > 1 && places_in_memory.all(|in_memory| in_memory);
-        if !shared || CHECKED.load(Ordering::Relaxed) {
+        if !shared {
             return Ok(None);
         }
         let own_cores = cores_to_keep(cores);
@@ -157,7 +161,7 @@ impl ReplicaContext {
             (Some(shared), None) => self.take_update(shared)?,
         }
         erased::average_statistics()?;
-        if CHECKED.load(Ordering::Relaxed) {
+        if self.is_checked() {
             self.check_equal("the parameters", erased::hash()?)?;
         }
         Ok(())
@@ -306,6 +310,24 @@ mod tests {
             each_for_itself(replica, gradients)
         });
         assert_eq!(sums_first, in_turn);
+    }
+
+    #[test]
+    fn replicas_compare_all_or_none_whatever_is_chosen_later() {
+        let strategies = [false, true].map(|is_checked| {
+            if is_checked {
+                check_replicas();
+            }
+            (is_checked, created(2))
+        });
+        for (is_checked, strategy) in strategies {
+            let compare = strategy.run_on_all(|replica| {
+                check_replicas();
+                Ok((replica.is_checked(), replica.shared_update().is_none()))
+            });
+            let compare: Vec<_> = compare.unwrap().into_iter().collect();
+            assert_eq!(compare, [(is_checked, is_checked); 2]);
+        }
     }
 
     #[test]

@@ -26,7 +26,9 @@ use rayon::ThreadPoolBuilder;
 
 use crate::{
     comm::{
-        CrossDeviceOps, ExchangePrecision, ReduceOp, polling::receive, shared_update::SharedUpdate,
+        CrossDeviceOps, ExchangePrecision, ReduceOp,
+        polling::receive,
+        shared_update::{SharedUpdate, checks_replicas},
     },
     data::{BatchInfo, stream},
     pipeline::Pipeline,
@@ -64,6 +66,8 @@ pub struct ReplicaContext {
     num_replicas: usize,
     device: Device,
     shared_update: Option<Arc<SharedUpdate>>,
+    /// Whether parameters are compared after each update.
+    is_checked: bool,
     batch: Cell<Option<BatchInfo>>,
     random: RefCell<StdRng>,
     ops: Arc<dyn CrossDeviceOps>,
@@ -125,6 +129,10 @@ impl ReplicaContext {
 
     pub(crate) fn shared_update(&self) -> Option<&SharedUpdate> {
         self.shared_update.as_deref()
+    }
+
+    pub(crate) fn is_checked(&self) -> bool {
+        self.is_checked
     }
 
     pub(crate) fn cross_device_ops(&self) -> &dyn CrossDeviceOps {
@@ -390,8 +398,11 @@ impl ReplicaThreads {
         let reading = Arc::new(AtomicU64::new(0));
         let trained = Arc::<[AtomicU64; 2]>::default();
         let of_all = (cores * places.len() / part.sharing_cores).max(1);
-        // With collectives on the devices, each replica applies the update itself.
+        // With collectives on the devices, each replica applies the update itself; with `--check-replicas`
+        // too, to detect updates that would differ between GPUs.
+        let is_checked = checks_replicas();
         let shared_update = match ops.collective() {
+            _ if is_checked => None,
             Some(_) => None,
             None => SharedUpdate::start(&places, of_all)?.map(Arc::new),
         };
@@ -408,6 +419,7 @@ impl ReplicaThreads {
                 num_replicas: part.replicas,
                 device: device.autodiff(),
                 shared_update,
+                is_checked,
                 batch: Cell::new(None),
                 random: RefCell::new(stream("replica", &[rank as u64])),
                 ops,
@@ -476,19 +488,26 @@ impl ReplicaThreads {
     /// Runs `step` on all replicas in parallel and waits for all.
     ///
     /// # Errors
-    /// The first failure, with the rank of its replica. A panic counts as a failure.
+    /// The first failure, with the rank of its replica. A panic counts as a failure, and so does a reduction that
+    /// only some replicas call.
     pub fn run<I: Send + 'static, O: Send + 'static>(
         &self,
         inputs: PerReplica<I>,
         step: impl Fn(I, &ReplicaContext) -> Result<O> + Clone + Send + 'static,
     ) -> Result<PerReplica<O>> {
         let (sender, results) = channel();
+        self.ops.begin_step();
         for (replica, input) in inputs.into_iter().enumerate() {
             let (sender, step) = (sender.clone(), step.clone());
             self.send(replica, move |context| {
                 // The receiver is gone only when the caller gave up already.
                 let done = |result| drop(sender.send((replica, result)));
-                guarded(context, || step(input, context), done);
+                let step = || {
+                    let output = step(input, context)?;
+                    context.ops.end_step(context.rank);
+                    Ok(output)
+                };
+                guarded(context, step, done);
             })?;
         }
         drop(sender);

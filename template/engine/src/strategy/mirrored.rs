@@ -72,6 +72,7 @@ mod tests {
         comm::ReduceOp,
         data::{BatchInfo, BatchOptions, Collate, Dataset, Epoch, Remainder, Shard},
         loss::scale_regularization_loss,
+        replica::ReplicaContext,
     };
 
     fn mirrored(replicas: usize) -> Arc<dyn Strategy> {
@@ -240,5 +241,25 @@ mod tests {
             message,
             "replica 1 of 3 failed: it panicked: index out of range"
         );
+    }
+
+    #[test]
+    fn a_reduction_that_only_some_replicas_call_is_an_error() {
+        let strategy = mirrored(3);
+        let all_reduce = |replica: &ReplicaContext| {
+            let mut values = vec![1.0];
+            replica.all_reduce(ReduceOp::Sum, &mut values)
+        };
+        for _ in 0..20 {
+            strategy.run_on_all(all_reduce).unwrap();
+        }
+        let some = strategy.run_on_all(move |replica| match replica.rank() {
+            1 => Ok(()),
+            _ => all_reduce(replica),
+        });
+        let message = format!("{:#}", some.unwrap_err());
+        let expected =
+            " of 3 failed: replica 1 ended its step while others wait for it in a reduction";
+        assert!(message.contains(expected), "{message}");
     }
 }

@@ -308,6 +308,14 @@ impl CrossDeviceOps for HierarchicalOps {
     fn abort(&self, reason: &str) {
         self.local.abort(reason);
     }
+
+    fn begin_step(&self) {
+        self.local.begin_step();
+    }
+
+    fn end_step(&self, rank: usize) {
+        self.local.end_step(rank);
+    }
 }
 
 #[cfg(test)]

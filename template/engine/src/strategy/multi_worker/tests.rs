@@ -4,10 +4,11 @@ use anyhow::Context;
 
 use super::*;
 use crate::{
+    Options,
     comm::collective::tests::{InMemory, gradients},
     precision::{Half, LossScale, Precision},
-    strategy::create::begin,
-    test_task::{self, OVERFLOWING, PLAIN, Recipe, Trained, train_by, train_here},
+    strategy::{MirroredStrategy, create::begin},
+    test_task::{self, OVERFLOWING, PLAIN, Recipe, Trained, on_a_thread, train_here},
 };
 
 const FLOAT32: ExchangePrecision = ExchangePrecision::Float32;
@@ -232,11 +233,7 @@ fn train_processes(count: usize, recipe: Recipe, output: &Path, words: &[&str]) 
             let devices = vec![Device::flex()];
             let workers = Arc::clone(&workers);
             let strategy = MultiWorkerMirroredStrategy::new(devices, workers, &[], None)?;
-            let strategy: Arc<dyn Strategy> = Arc::new(strategy);
-            let half = (options.precision == Precision::Float16).then_some(Half::Float16);
-            begin(&strategy, options, half)?;
-            test_task::register(&strategy, options)?;
-            train_here(&strategy, options, recipe)
+            train_on(Arc::new(strategy), options, recipe)
         };
         let trained = trained();
         if let Err(error) = &trained {
@@ -254,15 +251,26 @@ fn train_processes(count: usize, recipe: Recipe, output: &Path, words: &[&str]) 
     })
 }
 
-/// Trains in three processes with a replica each, and in one process with three.
+fn train_on(strategy: Arc<dyn Strategy>, options: &Options, recipe: Recipe) -> Result<Trained> {
+    let half = (options.precision == Precision::Float16).then_some(Half::Float16);
+    begin(&strategy, options, half)?;
+    test_task::register(&strategy, options)?;
+    train_here(&strategy, options, recipe)
+}
+
+/// Trains in three processes with a replica each, and in one process with three, all on the CPU: the bits of a
+/// GPU depend on the kernels that tuning chose.
 fn train_both(recipe: Recipe, options: &[&str]) -> [Vec<Trained>; 2] {
     let folder = tempfile::tempdir().unwrap();
     let options = [options, &["--epochs", "2"]].concat();
     let processes = train_processes(3, recipe, &folder.path().join("processes"), &options);
-    let threads = ["--strategy", "mirrored", "--replicas", "3"];
-    let threads = [&threads[..], &options].concat();
-    let threads = train_by(recipe, &folder.path().join("threads"), &threads).unwrap();
-    [processes, vec![threads]]
+    let words = ["--replicas", "3", "--batch-size", "4"];
+    let words = [&words[..], &options].concat();
+    let threads = on_a_thread(&folder.path().join("threads"), &words, |options| {
+        let strategy = MirroredStrategy::new(vec![Device::flex(); 3], None)?;
+        train_on(Arc::new(strategy), options, recipe)
+    });
+    [processes, vec![threads.unwrap()]]
 }
 
 #[test]
