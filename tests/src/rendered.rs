@@ -31,8 +31,9 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 /// Burn is built once.
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
-/// Features of Burn required by GPUs and `cpu-layers`.
-const SHARED_IN_CHECKS: &str = "burn/autotune,burn/extension,burn/fusion";
+/// Features of Burn required by GPUs and `cpu-layers`; with one less, a check of a GPU compiles Burn again.
+const SHARED_IN_CHECKS: &str =
+    "burn/autotune,burn/cubecl,burn/extension,burn/fusion,burn/persistence";
 
 /// The release profile of tests: the project is optimised as for users, and its dependencies as in
 /// debug builds, so that they are built once.
