@@ -4,7 +4,7 @@
     python wandb_import.py PROJECT runs/first runs/second
 
 With WANDB_MODE=offline, files are written to ./wandb, which `wandb sync` uploads. Each call creates new runs,
-so it is for runs that have ended. Tried with wandb 0.31.0.
+so it is for runs that have ended. Tested with wandb 0.31.0.
 """
 
 import json
@@ -13,8 +13,10 @@ from pathlib import Path
 
 import wandb
 
-# Fields of metrics.jsonl that are not metrics.
-NOT_METRICS = {"split", "epoch", "step", "examples", "weights", "seconds", "data_seconds"}
+# Fields of both logs that are not metrics.
+NOT_METRICS = {"split", "epoch", "step", "examples", "weights", "seconds", "data_seconds", "flops_complete"}
+# Fields of steps.jsonl with values by name, and what stands before the names.
+BY_NAME = {"losses": "step/", "learning_rates": "step/learning_rate/"}
 
 
 def lines(path):
@@ -22,21 +24,27 @@ def lines(path):
     return map(json.loads, path.read_text().splitlines()) if path.exists() else []
 
 
+def known(prefix, values):
+    """Values by name; "NaN" and "inf" are numbers, and null is unknown or, for metrics, not finite."""
+    return {prefix + name: float(value) for name, value in values.items() if value is not None}
+
+
+def metrics(line):
+    return {name: value for name, value in line.items() if name not in NOT_METRICS | BY_NAME.keys()}
+
+
 def points(folder):
     """Metrics by step: `step/loss` of updates, `validation/loss` of epochs."""
     by_step = {}
     for line in lines(folder / "steps.jsonl"):
         point = by_step.setdefault(line["step"], {"epoch": line["epoch"]})
-        for kind, prefix in [("losses", "step/"), ("learning_rates", "step/learning_rate/")]:
-            point.update({prefix + name: float(value) for name, value in line[kind].items()})
-        for name in ["gradient_norm", "examples_per_second", "memory"]:
-            if line[name] is not None:
-                point["step/" + name] = float(line[name])
+        for field, prefix in BY_NAME.items():
+            point.update(known(prefix, line[field]))
+        # The norm of the gradients, throughput, the wait for data and memory.
+        point.update(known("step/", metrics(line)))
     for line in lines(folder / "metrics.jsonl"):
         point = by_step.setdefault(line["step"], {"epoch": line["epoch"]})
-        names = line.keys() - NOT_METRICS
-        # Null is a number that is not finite.
-        point.update({f"{line['split']}/{name}": line[name] for name in names if line[name] is not None})
+        point.update(known(f"{line['split']}/", metrics(line)))
     return sorted(by_step.items())
 
 

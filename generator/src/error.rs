@@ -354,6 +354,16 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
+/// The candidate that `given` begins, is a misspelling of, or is a part of.
+pub fn similar<'a>(
+    given: &str,
+    candidates: impl IntoIterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
+    let all = || candidates.clone();
+    let near = completed(given, all()).or_else(|| nearest(given, all()));
+    near.or_else(|| with_part(given, all()))
+}
+
 /// The only candidate that starts with `given`.
 fn completed<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut longer = candidates.into_iter().filter(|one| one.starts_with(given));
@@ -381,8 +391,7 @@ pub fn suggest<'a>(
         .collect::<Vec<_>>()
         .join(", ");
     let all = || all.iter().copied();
-    let near = completed(given, all()).or_else(|| nearest(given, all()));
-    match near.or_else(|| with_part(given, all())) {
+    match similar(given, all()) {
         Some(near) => format!("did you mean `{near}`? {what} are {list}"),
         None => format!("{what} are {list}"),
     }

@@ -12,6 +12,7 @@ use crate::{
     error::Error,
     name::Name,
     project::{
+        ability::{ABILITIES_FILE, parse_abilities},
         merge::{Labels, merge_texts},
         record::{RECORD_FILE, Record},
         todo::{SITES_FILE, Scan, parse_sites, scan_text, without_marker},
@@ -298,6 +299,15 @@ fn answers_of_examples() {
 fn lists_of_sites() {
     fuzz("todos.toml", &[embedded(SITES_FILE)], |text, _| {
         if let Err(error) = parse_sites(SITES_FILE, text) {
+            is_drawn(&error, text);
+        }
+    });
+}
+
+#[test]
+fn lists_of_abilities() {
+    fuzz("abilities.toml", &[embedded(ABILITIES_FILE)], |text, _| {
+        if let Err(error) = parse_abilities(ABILITIES_FILE, text) {
             is_drawn(&error, text);
         }
     });

@@ -12,8 +12,9 @@ use common::Place;
 use terminal::Terminal;
 
 /// What is typed before Tab, and what is on the line after it.
-const CASES: [(&str, &str); 15] = [
+const CASES: [(&str, &str); 16] = [
     ("kiln explain model.arch", "kiln explain model.architecture"),
+    ("kiln explain early", "kiln explain early-stopping"),
     ("kiln explain --example keras", "--example keras-cnn"),
     ("kiln add slu", "kiln add slurm"),
     ("kiln add mp", "kiln add mpi"),

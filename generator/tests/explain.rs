@@ -2,12 +2,15 @@
 
 mod common;
 
-use std::fs;
+use std::{collections::BTreeSet, fs, path::Path};
 
 use common::Place;
 use kiln::{
-    project::explain::{Explainer, Explanation, site_ids},
-    template::Template,
+    project::{
+        ability::Ability,
+        explain::{Explainer, Explanation, site_ids},
+    },
+    template::{Template, example::names},
 };
 use serde_json::Value;
 use snapbox::str;
@@ -189,7 +192,7 @@ It has, at src/loss.rs:15:
         Ok(cross_entropy.forward(predictions.clone(), batch.labels.clone()))
     }
 
-Other answers, with `--example`: language-model, callbacks, cyclegan
+Other answers, with `--example`: callbacks, language-model, cyclegan
 
 "#]]);
 }
@@ -237,7 +240,9 @@ fn sites_are_listed() {
         assert!(what.trim().ends_with('.'), "{what}");
     }
     let listed: Value = serde_json::from_str(&stdout(place.kiln("explain --format json"))).unwrap();
-    assert_eq!(listed.as_array().unwrap().len(), ANSWERS.len());
+    let sites = listed.as_array().unwrap().iter();
+    let sites = sites.filter(|entry| entry["kind"] == "site");
+    assert_eq!(sites.count(), ANSWERS.len());
     assert_eq!(listed[0]["id"], "strategy.devices");
 }
 
@@ -347,4 +352,374 @@ fn the_contract_tests_are_told_as_the_project_has_them() {
     fs::write(&path, documented).unwrap();
     let said = stdout(place.kiln("explain loss.objects --path a"));
     assert!(said.contains("    One loss, for one example.\n"), "{said}");
+}
+
+/// Options and commands that no ability is made of: what is trained on, how long, and its folder; and
+/// details of `--strategy`.
+const PLAIN: &[&str] = &[
+    "train",
+    "--epochs",
+    "--batch-size",
+    "--seed",
+    "--data-dir",
+    "--output-dir",
+    "--drop-remainder",
+    "--steps-per-epoch",
+    "--prefetch",
+    "--cross-device-ops",
+    "--max-staleness",
+    "--micro-batches",
+];
+
+fn abilities() -> Vec<Ability> {
+    let template = Template::embedded().unwrap();
+    Explainer::of_template(&template)
+        .unwrap()
+        .abilities()
+        .to_vec()
+}
+
+/// The text of a file of the repository.
+fn text_of(file: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    fs::read_to_string(root.join(file)).unwrap()
+}
+
+/// The lines of the block that starts with `head` in a source.
+fn block(source: &str, head: &str) -> Vec<String> {
+    let lines = source.lines().skip_while(|line| *line != head).skip(1);
+    let lines: Vec<_> = lines.take_while(|line| *line != "}").collect();
+    assert!(!lines.is_empty(), "{head}");
+    lines.iter().map(|line| (*line).to_owned()).collect()
+}
+
+/// All options of a training, and all commands.
+fn defined() -> BTreeSet<String> {
+    let options = text_of("template/engine/src/options.rs");
+    let task = text_of("template/src/cli.rs");
+    let mut defined = BTreeSet::new();
+    for (source, head) in [
+        (&options, "pub struct Options {"),
+        (&task, "pub struct Args {"),
+    ] {
+        let mut is_option = false;
+        for line in block(source, head) {
+            is_option |= line.contains("#[arg(long");
+            let field = line.strip_prefix("    pub ");
+            if let Some((name, _)) = field.and_then(|field| field.split_once(':'))
+                && std::mem::take(&mut is_option)
+            {
+                defined.insert(format!("--{}", name.replace('_', "-")));
+            }
+        }
+    }
+    for line in block(&options, "pub enum Command {") {
+        let name = line.trim().split(['(', ',']).next().unwrap();
+        if name.starts_with(char::is_uppercase) {
+            let letters = name.chars().flat_map(|letter| {
+                let dash = letter.is_uppercase().then_some('-');
+                dash.into_iter().chain(letter.to_lowercase())
+            });
+            defined.insert(letters.skip(1).collect());
+        }
+    }
+    defined
+}
+
+/// No option is forgotten, and none is told that does not exist.
+#[test]
+fn every_option_and_command_belongs_to_an_ability() {
+    let abilities = abilities();
+    let mut told: Vec<_> = abilities.iter().flat_map(|one| one.uses.clone()).collect();
+    told.extend(PLAIN.iter().map(|&name| name.to_owned()));
+    let defined = defined();
+    for name in ["--ema", "--learning-rate", "find-lr", "train"] {
+        assert!(defined.contains(name), "{name}: {defined:?}");
+    }
+    let set: BTreeSet<_> = told.iter().cloned().collect();
+    assert_eq!(set, defined);
+    assert_eq!(set.len(), told.len(), "one is told twice: {told:?}");
+}
+
+/// What an ability refers to exists: its site, commands, example and part of the guide.
+#[test]
+fn abilities_are_explained_whole() {
+    let template = Template::embedded().unwrap();
+    let explainer = Explainer::of_template(&template).unwrap();
+    let sites: BTreeSet<_> = explainer
+        .summaries()
+        .into_iter()
+        .map(|one| one.id)
+        .collect();
+    let (defined, guide) = (defined(), text_of("docs/features.md"));
+    for ability in abilities() {
+        let id = &ability.id;
+        assert!(!sites.contains(id), "{id}");
+        assert!(ability.what.ends_with('.'), "{id}");
+        assert!(ability.site.iter().all(|site| sites.contains(site)), "{id}");
+        let heading = format!("\n## {}\n", ability.guide.as_ref().unwrap());
+        assert!(guide.contains(&heading), "{id}: {heading}");
+        let example = ability.example.as_deref().unwrap();
+        assert!(names().contains(example), "{id}");
+        let shown = ability.uses.first().or(ability.site.as_ref()).unwrap();
+        let readme = text_of(&format!("examples/{example}/README.md"));
+        let mut words = readme.split([' ', '`', '\n']);
+        assert!(
+            words.any(|word| word == shown),
+            "{id}: {example} has no {shown}"
+        );
+        assert!(!ability.tries.is_empty(), "{id}");
+        for command in &ability.tries {
+            if let Some((_, words)) = command.split_once("cargo run --release") {
+                let words = words.split_once(" -- ").map_or("", |(_, words)| words);
+                let mut words = words.split(' ').filter(|word| word.starts_with("--"));
+                let own = ["--output", "--format", "--svg", "--checkpoint", "--workers"];
+                let known = |word: &str| defined.contains(word) || own.contains(&word);
+                assert!(words.all(known), "{id}: {command}");
+            }
+        }
+        let explained = explainer.explain_ability(id).unwrap().unwrap();
+        assert_eq!(explained.ability, ability);
+        let names = explained.options.iter().map(|option| &option.name);
+        assert!(names.eq(&ability.uses), "{id}");
+        for option in &explained.options {
+            let help = option
+                .help
+                .as_ref()
+                .unwrap_or_else(|| panic!("{}", option.name));
+            assert!(help.ends_with('.'), "{}: {help}", option.name);
+            // Of `test`, `launch` and the like, the options are not abilities.
+            let word = option.name.trim_start_matches('-');
+            let same = explainer.explain_ability(word).unwrap().unwrap();
+            assert!(same.ability.uses.contains(&option.name) || same.ability.id == word);
+        }
+    }
+}
+
+/// The options and commands of an ability in a table, at most `most`; or else its site.
+fn access(ability: &Ability, most: usize) -> String {
+    let uses = ability.uses.iter().take(most);
+    let words: Vec<_> = uses.map(|word| format!("`{word}`")).collect();
+    match &words[..] {
+        [] => format!("`TODO({})`", ability.site.as_ref().unwrap()),
+        words => words.join(", "),
+    }
+}
+
+#[test]
+fn the_readmes_list_the_abilities() {
+    let table = |file: &str, head: &str| -> Vec<String> {
+        let text = text_of(file);
+        let lines = text.lines().skip_while(|line| *line != head).skip(2);
+        let rows = lines.take_while(|line| line.starts_with('|'));
+        rows.map(str::to_owned).collect()
+    };
+    let front = abilities().into_iter().map(|ability| {
+        let guide = ability.guide.as_ref().unwrap().to_lowercase();
+        let anchor = guide.replace(' ', "-").replace(',', "");
+        let (name, by) = (&ability.name, access(&ability, 3));
+        format!("| [{name}](docs/features.md#{anchor}) | {by} |")
+    });
+    let listed = table("README.md", "| ability | by |");
+    assert_eq!(listed, front.collect::<Vec<_>>());
+    let in_project = abilities().into_iter().map(|ability| {
+        let by = access(&ability, usize::MAX);
+        format!("| {by} | {} |", ability.what)
+    });
+    let listed = table("template/README.md.liquid", "| by | effect |");
+    assert_eq!(listed, in_project.collect::<Vec<_>>());
+}
+
+#[test]
+fn abilities_are_listed_after_the_sites() {
+    let place = made("a", "");
+    for folder in ["", " --path a"] {
+        let said = stdout(place.kiln(&format!("explain{folder}")));
+        let (_, listed) = said
+            .split_once("\nAbilities, by options and commands:\n")
+            .unwrap();
+        let ids: Vec<_> = listed
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        let expected = abilities();
+        let expected: Vec<_> = expected.iter().map(|ability| &*ability.id).collect();
+        assert_eq!(ids[..expected.len()], expected);
+        let json = stdout(place.kiln(&format!("explain --format json{folder}")));
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let last = json.as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&last["kind"], &last["id"]),
+            (&"ability".into(), &(*expected.last().unwrap()).into())
+        );
+    }
+}
+
+#[test]
+fn an_ability_is_explained() {
+    let place = made("a", "");
+    for path in ["", " --path a"] {
+        let explain = format!("explain early-stopping{path}");
+        place
+            .kiln(&explain)
+            .assert()
+            .success()
+            .stdout_eq(str![[r#"
+early-stopping  early stopping
+  Ends training after N validations without a better value of the metric at `metric.best`.
+
+Options and commands:
+  --patience
+    End training after this many validations in a row without a better value of the metric that selects the best checkpoint (early stopping).
+  --min-delta
+    Improvement of that metric up to which a value does not count as better for --patience [default: 0].
+
+Try it in a new project:
+  cargo run --release -- train --patience 3 --min-delta 0.001
+
+In the code: `kiln explain metric.best`
+In an example: README.md after `kiln new keras-cnn --example keras-cnn`
+More: docs/features.md of Kiln, under "Early stopping and time limits"
+
+"#]]);
+    }
+    // By one of its options, too.
+    let by_option = stdout(place.kiln("explain patience"));
+    assert_eq!(by_option, stdout(place.kiln("explain early-stopping")));
+    let json = stdout(place.kiln("explain early-stopping --format json"));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["kind"], "ability");
+    assert_eq!(json["use"][0], "--patience");
+    assert_eq!(json["options"][0]["name"], "--patience");
+    // The help is that of the project's sources.
+    let options = place.join("a/engine/src/options.rs");
+    let text = fs::read_to_string(&options).unwrap();
+    fs::write(
+        &options,
+        text.replace("End training after this many", "Stop after so many"),
+    )
+    .unwrap();
+    let said = stdout(place.kiln("explain early-stopping --path a"));
+    assert!(
+        said.contains("    Stop after so many validations"),
+        "{said}"
+    );
+    fs::remove_file(&options).unwrap();
+    let said = stdout(place.kiln("explain early-stopping --path a"));
+    assert!(
+        said.contains("    The sources of this project do not define it."),
+        "{said}"
+    );
+}
+
+#[test]
+fn wrong_names_of_abilities_are_told() {
+    let place = Place::new();
+    place
+        .kiln("explain precison")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+  × there is no site or ability `precison`
+   ╭─[ID:1:1]
+ 1 │ precison
+   · ────┬───
+   ·     ╰── no site or ability
+   ╰────
+  help: did you mean `precision`? `kiln explain` lists the sites and abilities
+
+"#]]);
+    place
+        .kiln("explain ema --example cyclegan")
+        .assert()
+        .code(2)
+        .stderr_eq(str![[r#"
+  × `ema` is an ability, not a site
+   ╭─[--example:1:1]
+ 1 │ cyclegan
+   · ────┬───
+   ·     ╰── not for it
+   ╰────
+  help: leave out --example, which chooses an answer at a site
+
+"#]]);
+}
+
+/// A team's template and projects of earlier versions have no list of abilities.
+#[test]
+fn a_project_without_abilities_has_its_sites() {
+    let place = made("a", "");
+    let list = place.join("a/abilities.toml");
+    fs::remove_file(&list).unwrap();
+    let said = stdout(place.kiln("explain --path a"));
+    assert!(!said.to_lowercase().contains("abilit"), "{said}");
+    assert!(
+        said.ends_with("Details of a site: `kiln explain ID`.\n"),
+        "{said}"
+    );
+    let error = place.kiln("explain ema --path a").assert().code(2);
+    let error = String::from_utf8_lossy(&error.get_output().stderr).into_owned();
+    assert!(error.contains("there is no site `ema`"), "{error}");
+    assert!(!error.contains("abilit"), "{error}");
+    // A site of the project's own comes before an ability of the same name.
+    place.put(
+        "a/abilities.toml",
+        "[[ability]]\nid = \"own\"\nname = \"n\"\nwhat = \"W.\"\nuse = [\"--own\"]\n",
+    );
+    let said = stdout(place.kiln("explain own --path a"));
+    assert_eq!(
+        said,
+        "own  n\n  W.\n\nOptions and commands:\n  --own\n    The sources of this project do not define it.\n"
+    );
+    place.put("a/src/own.rs", "// TODO(own): Do it.\nfn part() {}\n");
+    let said = stdout(place.kiln("explain own --path a"));
+    assert!(said.contains("Do it."), "{said}");
+}
+
+#[test]
+fn a_wrong_list_of_abilities_is_told_with_its_place() {
+    let place = made("a", "");
+    let good = "[[ability]]\nid = \"a\"\nname = \"n\"\nwhat = \"w\"\n";
+    for (list, says) in [
+        ("[[ability\n".to_owned(), &["is not valid TOML"][..]),
+        (
+            "[[abilty]]\n".to_owned(),
+            &[
+                "unknown key `abilty`",
+                "toml:1:3",
+                "did you mean `ability`?",
+            ],
+        ),
+        (
+            "ability = 1\n".to_owned(),
+            &["`ability` should be an array of tables", "toml:1:11"],
+        ),
+        (
+            "[[ability]]\nname = \"n\"\n".to_owned(),
+            &["an ability has no `id`", "toml:1:1"],
+        ),
+        (
+            good.to_owned(),
+            &["an ability has no `use`", "`use` or `site`"],
+        ),
+        (
+            format!("{good}use = 1\n"),
+            &["`use` should be an array of strings", "toml:5:7"],
+        ),
+        (
+            format!("{good}usee = []\n"),
+            &["unknown key `usee`", "toml:5:1", "`use`"],
+        ),
+        (
+            format!("{good}site = \"s\"\n{good}site = \"s\"\n"),
+            &["the ability `a` is listed twice", "toml:6:1"],
+        ),
+    ] {
+        place.put("a/abilities.toml", &list);
+        let error = place.kiln("explain --path a").assert().code(2);
+        let error = String::from_utf8_lossy(&error.get_output().stderr).into_owned();
+        for part in says {
+            assert!(error.contains(part), "{list}: {error}");
+        }
+    }
 }

@@ -23,7 +23,7 @@ Commands:
   options      List the options, their values and the effect of each
   diff         Show how options change a new project
   todos        List the open TODO sites of a project
-  explain      Explain a TODO site, with a worked answer
+  explain      Explain a TODO site, with a worked answer, or an ability, with its options
   check        Check that a project builds, passes its contract tests, trains and resumes
   add          Merge further options into a project
   update       Merge later versions of the template into a project; keeps your changes
@@ -228,7 +228,7 @@ Commands:
   options      List the options, their values and the effect of each
   diff         Show how options change a new project
   todos        List the open TODO sites of a project
-  explain      Explain a TODO site, with a worked answer
+  explain      Explain a TODO site, with a worked answer, or an ability, with its options
   check        Check that a project builds, passes its contract tests, trains and resumes
   add          Merge further options into a project
   update       Merge later versions of the template into a project; keeps your changes

@@ -17,7 +17,7 @@ mod user;
 #[path = "life/versions.rs"]
 mod versions;
 
-use std::time::Instant;
+use std::{thread, time::Instant};
 
 use kills::Kills;
 use project::Project;
@@ -74,26 +74,40 @@ fn live(versions: &Versions, seed: u64, kills: usize) -> Kills {
     project.kills
 }
 
-/// Lives from a first seed until so many kills; or the one of the environment.
+/// Lives from a first seed until so many kills, side by side on the processor's cores; or the one of the
+/// environment.
 fn lives(first: u64, kills: usize) {
-    let versions = Versions::new();
-    let start = Instant::now();
+    let versions = &Versions::new();
     if let Ok(seed) = std::env::var("KILN_LIFE_SEED") {
-        live(&versions, seed.parse().unwrap(), kills);
+        live(versions, seed.parse().unwrap(), kills);
         return;
     }
-    let (mut count, mut by_signal, mut seed) = (0, 0, first);
-    while count < kills {
-        let done = live(&versions, seed, kills - count);
-        count += done.count;
-        by_signal += done.by_signal;
-        seed += 1;
-    }
+    let start = Instant::now();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let by_signal: usize = thread::scope(|scope| {
+        let threads = (0..cores).map(|core| {
+            let share = kills / cores + usize::from(core < kills % cores);
+            scope.spawn(move || lives_of_core(versions, (first..).skip(core).step_by(cores), share))
+        });
+        let threads: Vec<_> = threads.collect();
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap());
+        ends.sum()
+    });
     println!(
-        "{count} kills, {by_signal} of them by signals, in {} lives and {:?}",
-        seed - first,
+        "{kills} kills, {by_signal} of them by signals, in {:?}",
         start.elapsed()
     );
+}
+
+/// Lives of these seeds until so many kills; returns how many of them were by signals.
+fn lives_of_core(versions: &Versions, mut seeds: impl Iterator<Item = u64>, kills: usize) -> usize {
+    let (mut count, mut by_signal) = (0, 0);
+    while count < kills {
+        let done = live(versions, seeds.next().unwrap(), kills - count);
+        count += done.count;
+        by_signal += done.by_signal;
+    }
+    by_signal
 }
 
 #[test]

@@ -941,7 +941,7 @@ fn trains_and_passes_on_the_status() {
         .assert()
         .code(42)
         .stderr_eq(str![[r#"
-note: [..] fetches LLVM, https://github.com/tracel-ai/tracel-llvm/[..] as `kiln doctor` tells, and build with [..]=1
+note: [..] fetches LLVM, https://github.com/tracel-ai/tracel-llvm/[..] as `kiln doctor` tells, and build with [..]=1; in an image, COPY both to [..], as launch/Dockerfile of a project for Kubernetes does
 
 "#]]);
 

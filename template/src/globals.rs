@@ -12,13 +12,13 @@ use kiln_engine::{
     optim::{FlatGradients, NonFinite},
     picture::Sample,
     pipeline::Stage,
-    replica::{ReplicaContext, ReplicaState},
+    replica::ReplicaState,
     weights::WeightNames,
 };
 
 use crate::{
-    callbacks, dataset,
-    dataset::{Batch, Example},
+    callbacks,
+    dataset::{self, Batch, Example},
     loss::LossObjects,
     metric::{BEST, Metrics},
     model::{Model, Predictions, STAGES, Trainable, WEIGHT_NAMES},
@@ -91,19 +91,9 @@ pub fn model() -> Result<Model> {
     engine::model::<Project>()
 }
 
-/// The model of this replica for validation and test, prepared by [`prepare_inference`].
-pub fn inference_model() -> Result<Model> {
-    engine::inference_model::<Project>()
-}
-
 /// The predictions of the inference model for a prepared batch.
 pub fn predict(batch: &Batch) -> Result<Predictions> {
-    engine::predict::<Project>(&inference_model()?, batch)
-}
-
-/// Prepares the model for validation and test; all replicas must call this.
-pub fn prepare_inference(replica: &ReplicaContext) -> Result<()> {
-    engine::prepare_inference::<Project>(replica)
+    engine::predict::<Project>(&engine::inference_model::<Project>()?, batch)
 }
 
 impl ReplicaState<Project> for LossObjects {

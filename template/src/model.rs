@@ -25,7 +25,9 @@ use crate::{
 
 // TODO(model.architecture): Replace with the model for your task.
 //   Now: a small convolutional network for grey images of any size, 10 classes.
-//   Note: `Predictions` is the output of `forward`: a tensor of any rank, or a struct.
+//   Note: `Predictions` is the output of `forward`: a tensor of any rank, or a struct that converts from and into
+//         `pipeline::Activation`, as in the answer of `kiln explain model.architecture`.
+//         Random numbers come from layers, such as `burn::nn::GaussianNoise`, which are off in validation.
 //   Shapes: features [batch, 1, height, width] in, logits [batch, classes] out.
 /// The output of the model: logits `[batch, classes]`.
 pub type Predictions = Tensor<2>;

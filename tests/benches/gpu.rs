@@ -123,7 +123,7 @@ fn programs(features: &str, has_llvm: bool, folder: &Path) {
 
 /// The project as it is built here.
 fn prepared(project: Project, has_llvm: bool) -> Project {
-    let project = project.fully_optimised().with_settings(&[STRIPPED]);
+    let project = project.fully_optimised().with_settings([STRIPPED]);
     if has_llvm {
         return project;
     }
@@ -134,7 +134,7 @@ fn prepared(project: Project, has_llvm: bool) -> Project {
     let backend = "\ncubecl-cuda = { version = \"0.11.3\", features = [\"cpp\"] }";
     let text = text.replacen(burn, &format!("{backend}{burn}"), 1);
     fs::write(manifest, text).expect("a manifest");
-    project.with_settings(&WITHOUT_LLVM)
+    project.with_settings(WITHOUT_LLVM)
 }
 
 /// The example `language-model` with 12 blocks of 768 values and 12 heads.

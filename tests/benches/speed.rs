@@ -4,11 +4,11 @@
 //! The sides are the generated crate with 1, 2 and 4 replicas, Burn's learner on one and two
 //! devices, a plain Burn loop, TensorFlow's `MirroredStrategy` and PyTorch's
 //! `DistributedDataParallel` with two replicas each, and PyTorch in one process, eager and compiled,
-//! in float32 and under autocast to bfloat16 (both from PyPI, if Python 3 is available). All
-//! have the same network, optimizer (Adam, or AdamW for the transformer; loops without Kiln use
-//! Burn's implementation), global batch and cores. The sides run in turn, in reverse order in every
-//! second round. Kiln's and Burn's sides read examples and build batches in the measured time;
-//! TensorFlow and PyTorch reuse one batch in memory.
+//! with fused optimizers and, for the CNN, the channels last in memory, in float32 and under autocast
+//! to bfloat16 (both from PyPI, if Python 3 is available). All have the same network, optimizer (Adam,
+//! or AdamW for the transformer; loops without Kiln use Burn's implementation), global batch and
+//! cores. The sides run in turn, in reverse order in every second round. Kiln's and Burn's sides read
+//! examples and build batches in the measured time; TensorFlow and PyTorch reuse one batch in memory.
 //!
 //! The plain loop has one replica, the system allocator and Burn's default threads; it neither
 //! clips nor checks gradients, and its only metric is the loss. The plain loop and the learner use
@@ -96,6 +96,13 @@ impl Network {
         };
         all - all / 10
     }
+
+    /// The [ways](PYTORCH_WAYS) of this network.
+    fn pytorch_ways(&self) -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+        let is_cnn = self.name == "cnn";
+        let ways = PYTORCH_WAYS.into_iter();
+        ways.filter(move |(_, ways)| is_cnn || !ways.contains(&"channels_last"))
+    }
 }
 
 /// The source of a network.
@@ -116,12 +123,40 @@ const LEARNER: &str = "Burn's learner, 1 device";
 const PLAIN: &str = "plain Burn loop";
 const BARE: &str = "bare loop";
 const MIRRORED: &str = "TensorFlow MirroredStrategy, 2 replicas";
-const DDP: &str = "PyTorch DDP, 2 processes";
+const DDP: &str = "PyTorch DDP fused, 2 processes";
 const EAGER: &str = "PyTorch, 1 process";
-const COMPILED: &str = "PyTorch compiled, 1 process";
-const AUTOCAST: &str = "PyTorch bfloat16, 1 process";
-const COMPILED_AUTOCAST: &str = "PyTorch compiled bfloat16, 1 process";
+const FUSED: &str = "PyTorch fused, 1 process";
+const COMPILED: &str = "PyTorch compiled fused, 1 process";
+const CHANNELS_LAST: &str = "PyTorch channels-last fused, 1 process";
+const COMPILED_CHANNELS_LAST: &str = "PyTorch compiled channels-last fused, 1 process";
+const AUTOCAST: &str = "PyTorch bfloat16 fused, 1 process";
+const COMPILED_AUTOCAST: &str = "PyTorch compiled bfloat16 fused, 1 process";
+const CHANNELS_LAST_AUTOCAST: &str = "PyTorch bfloat16 channels-last fused, 1 process";
+const COMPILED_CHANNELS_LAST_AUTOCAST: &str =
+    "PyTorch compiled bfloat16 channels-last fused, 1 process";
 const BFLOAT16: &str = "generated crate, 2 replicas, bfloat16";
+
+/// PyTorch's ways to train a network in one process. Those with `channels_last` are for the CNN.
+const PYTORCH_WAYS: [(&str, &[&str]); 9] = [
+    (EAGER, &[]),
+    (FUSED, &["fused"]),
+    (COMPILED, &["fused", "compile"]),
+    (CHANNELS_LAST, &["fused", "channels_last"]),
+    (
+        COMPILED_CHANNELS_LAST,
+        &["fused", "compile", "channels_last"],
+    ),
+    (AUTOCAST, &["fused", "bfloat16"]),
+    (COMPILED_AUTOCAST, &["fused", "compile", "bfloat16"]),
+    (
+        CHANNELS_LAST_AUTOCAST,
+        &["fused", "bfloat16", "channels_last"],
+    ),
+    (
+        COMPILED_CHANNELS_LAST_AUTOCAST,
+        &["fused", "compile", "bfloat16", "channels_last"],
+    ),
+];
 
 static NETWORKS: [Network; 4] = [
     Network {
@@ -146,7 +181,10 @@ static NETWORKS: [Network; 4] = [
             (MIRRORED, 1.0),
             (DDP, 1.0),
             (EAGER, 1.2),
+            (FUSED, 1.2),
             (COMPILED, 1.2),
+            (CHANNELS_LAST, 1.2),
+            (COMPILED_CHANNELS_LAST, 1.2),
             (ONE, 1.8),
             (ONE_CORE, 1.8),
         ],
@@ -164,6 +202,7 @@ static NETWORKS: [Network; 4] = [
             (MIRRORED, 1.5),
             (DDP, 1.0),
             (EAGER, 1.2),
+            (FUSED, 1.2),
             (COMPILED, 1.2),
             (ONE, 1.8),
             (ONE_CORE, 1.8),
@@ -179,6 +218,7 @@ static NETWORKS: [Network; 4] = [
         goals: &[
             (DDP, 1.0),
             (EAGER, 1.2),
+            (FUSED, 1.2),
             (COMPILED, 1.2),
             (ONE, 1.8),
             (ONE_CORE, 1.8),
@@ -267,7 +307,7 @@ impl Comparison {
         for rates in &self.sides {
             let (least, most) = extremes(&rates.runs);
             println!(
-                "{:<48} {:>8.0}  ({least:.0} to {most:.0})  {:.2} x",
+                "{:<56} {:>8.0}  ({least:.0} to {most:.0})  {:.2} x",
                 rates.side,
                 rates.median(),
                 rates.over(plain)
@@ -278,7 +318,8 @@ impl Comparison {
             self.print_goal(two, side, *goal);
         }
         if let Some(rounded) = self.of(BFLOAT16) {
-            for side in [AUTOCAST, COMPILED_AUTOCAST] {
+            let ways = self.network.pytorch_ways();
+            for (side, _) in ways.filter(|(_, ways)| ways.contains(&"bfloat16")) {
                 self.print_goal(rounded, side, 1.0);
             }
         }
@@ -560,14 +601,10 @@ fn sides<'a>(network: &'a Network, programs: &'a Programs, peers: &'a Peers) -> 
 
 /// PyTorch's ways to train a network.
 fn of_pytorch<'a>(python: &'a Path, network: &'a Network) -> impl Iterator<Item = Side<'a>> {
-    let ways: [(_, _, &[&str]); 5] = [
-        (DDP, 2, &[]),
-        (EAGER, 1, &[]),
-        (COMPILED, 1, &["compile"]),
-        (AUTOCAST, 1, &["bfloat16"]),
-        (COMPILED_AUTOCAST, 1, &["compile", "bfloat16"]),
-    ];
-    ways.into_iter().map(move |(name, replicas, ways)| {
+    let ddp: (_, _, &[&str]) = (DDP, 2, &["fused"]);
+    let alone = network.pytorch_ways().map(|(name, ways)| (name, 1, ways));
+    let all = [ddp].into_iter().chain(alone);
+    all.map(move |(name, replicas, ways)| {
         let run = move || script(python, "torch_peer.py", network, replicas, ways);
         (name, Box::new(run) as _)
     })
@@ -592,8 +629,8 @@ fn measure(network: &'static Network, peers: &Peers) -> Comparison {
 }
 
 /// Dimensions of the chart in pixels: width, space for names, and heights of a bar and of a title.
-const WIDTH: i32 = 860;
-const NAMES: i32 = 330;
+const WIDTH: i32 = 930;
+const NAMES: i32 = 400;
 const BAR: i32 = 26;
 const TITLE: i32 = 44;
 

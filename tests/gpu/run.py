@@ -54,6 +54,7 @@ WORK = [
     Work("CNN of 28x28", "cnn", 128, IMAGES),
     Work("CNN of 28x28, large batch", "cnn", 1024, IMAGES, weight=1.5),
     Work("dense", "dense", 256, IMAGES, weight=1.5),
+    Work("dense, large batch", "dense", 1024, IMAGES, weight=1.5),
     Work("CycleGAN of 16x16", "cyclegan", 4, weight=3.0),
     Work("decoder, float32", "decoder", 8, [*DECODER, "--precision", "float32"], weight=3.0),
     Work(

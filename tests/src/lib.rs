@@ -1,6 +1,7 @@
 //! Shared helpers of Kiln's tests.
 
 pub mod filled_in;
+pub mod hardware;
 pub mod idx;
 pub mod interruptions;
 pub mod job;

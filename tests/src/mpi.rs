@@ -9,6 +9,16 @@ use crate::there_or_skipped;
 /// # Panics
 /// MPI is missing, and `KILN_REQUIRE_MPI` is set.
 pub fn is_there() -> bool {
+    there_or_skipped(
+        is_installed(),
+        "KILN_REQUIRE_MPI",
+        "there is no mpirun or no mpicc",
+        "what needs MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it",
+    )
+}
+
+/// Whether MPI is installed. Nothing is skipped without it.
+pub fn is_installed() -> bool {
     let found = |program: &str| {
         let mut version = Command::new(program);
         version
@@ -17,22 +27,7 @@ pub fn is_there() -> bool {
             .stderr(Stdio::null());
         version.status().is_ok_and(|status| status.success())
     };
-    let there = found("mpirun") && found("mpicc");
-    there_or_skipped(
-        there,
-        "KILN_REQUIRE_MPI",
-        "there is no mpirun or no mpicc",
-        "what needs MPI; `apt install openmpi-bin libopenmpi-dev libclang-dev` has it",
-    )
-}
-
-/// The project's feature for MPI, or an empty string if MPI is missing. Tests that do not use MPI
-/// then share the build of those that do.
-///
-/// # Panics
-/// As for [`is_there`].
-pub fn feature() -> &'static str {
-    if is_there() { "mpi" } else { "" }
+    found("mpirun") && found("mpicc")
 }
 
 /// `mpirun` with this number of processes, without a program.

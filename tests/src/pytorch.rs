@@ -1,4 +1,5 @@
-//! A test of the networks of projects: with the weights of PyTorch, their outputs are those of PyTorch.
+//! A test of the networks of projects: with the weights of PyTorch, their outputs are those of PyTorch; and their
+//! gradients in bfloat16 point where those in float32 do.
 
 use std::{
     fs::{self, File},
@@ -27,6 +28,7 @@ pub fn add_test(project: &Project, name: &str) {
     let reference = format!("{name}.json");
     for (file, name) in [
         ("pytorch.rs", "main.rs"),
+        ("bfloat16.rs", "bfloat16.rs"),
         (outputs, "outputs.rs"),
         (reference.as_str(), "weights.json"),
     ] {

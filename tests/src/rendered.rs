@@ -19,7 +19,7 @@ use kiln::{
 use tempfile::TempDir;
 
 use crate::{
-    Entry, NAME, combinations, read_tree, repository,
+    Entry, NAME, combinations, mpi, read_tree, repository,
     running::{self, BUILD},
     shared_target, template_folder, write,
 };
@@ -43,6 +43,16 @@ const QUICK_RELEASE: [&str; 3] = [
     "profile.dev.package.my-model.overflow-checks=false",
 ];
 
+/// Features of the engine that leave Burn as it is and are off by default, as far as this machine can build
+/// them, separated by commas. The engine that projects share has them, so that it is built once.
+pub fn shared_features() -> &'static str {
+    if mpi::is_installed() {
+        "download,image-folder,mlflow,mpi"
+    } else {
+        "download,image-folder,mlflow"
+    }
+}
+
 /// A rendered project. Only one exists at a time: concurrent cargo processes would wait for each
 /// other's build folder, and some projects share a folder of sources.
 pub struct Project {
@@ -52,7 +62,7 @@ pub struct Project {
     /// Whether builds use [`QUICK_RELEASE`] and no debug information, rather than the profile of users.
     quick: bool,
     /// Further settings in cargo's configuration.
-    settings: Vec<&'static str>,
+    settings: Vec<String>,
     /// Whether builds are incremental: rebuilds are fast, but the first build takes longer and more
     /// disk space.
     incremental: bool,
@@ -86,7 +96,7 @@ impl Project {
     /// Cargo identifies packages at the root of a workspace by name and version rather than by
     /// folder. Each project therefore has a version of its own, so that cargo does not reuse
     /// another project's build.
-    fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
+    pub(crate) fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
         let project = rendered();
         let version = "version = \"0.1.0";
         let own = format!("{version}+{name}");
@@ -108,8 +118,8 @@ impl Project {
     }
 
     /// The same project, built with `settings` in cargo's configuration.
-    pub fn with_settings(mut self, settings: &[&'static str]) -> Self {
-        self.settings.extend(settings);
+    pub fn with_settings<S: Into<String>>(mut self, settings: impl IntoIterator<Item = S>) -> Self {
+        self.settings.extend(settings.into_iter().map(S::into));
         self
     }
 
@@ -203,19 +213,35 @@ impl Project {
         }
     }
 
-    /// Uses an engine in a shared folder, which is the same for all projects and compiled once. The
-    /// project's own copy is kept but removed from its workspace.
+    /// Uses an engine in a shared folder, which is the same for all projects and, with the same features,
+    /// compiled once. The project's own copy is kept but removed from its workspace.
     fn sharing_engine(self) -> Self {
         let shared = shared_target().join("engine");
         synchronise(&self.path.join("engine"), &shared).expect("a shared engine");
         let manifest = self.path.join("Cargo.toml");
         let path = format!("path = {:?}", shared.to_str().expect("a path in UTF-8"));
         replace_in(&manifest, "path = \"engine\"", &path);
+        // Not among the project's own features, which tests of `kiln add` change.
+        let project = self.with_engine_features(shared_features());
         replace_in(
             &manifest,
             "members = [\"engine\"]",
             "exclude = [\"engine\"]",
         );
+        project
+    }
+
+    /// The same project, whose engine always has these features, separated by commas.
+    pub(crate) fn with_engine_features(self, features: &str) -> Self {
+        let manifest = self.path.join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).expect("a manifest");
+        let dependency = text
+            .lines()
+            .find(|line| line.starts_with("kiln-engine = {"));
+        let dependency = dependency.expect("the engine");
+        let features = format!(", features = [\"{}\"] }}", features.replace(',', "\", \""));
+        let more = dependency.replacen(" }", &features, 1);
+        replace_in(&manifest, dependency, &more);
         self
     }
 
@@ -228,13 +254,10 @@ impl Project {
     ///
     /// # Panics
     /// The project is not formatted or has warnings.
-    pub fn is_clean(&self, features: &str) {
+    pub fn is_clean(&self) {
         self.cargo(&["fmt", "--check"]);
-        self.check(
-            &["clippy", "--all-targets"],
-            features,
-            &["--", "-D", "warnings"],
-        );
+        let denied = ["--", "-D", "warnings"];
+        self.check(&["clippy", "--all-targets"], "", &denied);
     }
 
     /// Compiles without linking. Burn is compiled with the features of all [`HARDWARE`] and all
@@ -251,12 +274,12 @@ impl Project {
         self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
     }
 
-    /// Builds the project in release with these features and `mlflow`, which so has no build of its own, and the
-    /// examples of `tests/fixtures` that use it; returns the folder with the copies: `program`, and each example by its name.
+    /// Builds the project in release, and the examples of `tests/fixtures` that use it; returns the folder
+    /// with the copies: `program`, and each example by its name.
     ///
     /// # Panics
     /// The build fails.
-    pub fn build_with(&self, features: &str) -> PathBuf {
+    pub fn build_with_examples(&self) -> PathBuf {
         let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
         let mut names = Vec::new();
@@ -267,15 +290,7 @@ impl Project {
             copy_with_time(&path, &copy).expect("an example");
             names.push(path.file_stem().expect("a file").to_owned());
         }
-        let features = format!("mlflow,{features}");
-        self.cargo(&[
-            "build",
-            "--release",
-            "--features",
-            &features,
-            "--bins",
-            "--examples",
-        ]);
+        self.cargo(&["build", "--release", "--bins", "--examples"]);
         self.keep_programs(self.release_folder(), &names)
     }
 
@@ -391,12 +406,14 @@ impl Project {
         match arguments.iter().position(|word| *word == "--release") {
             Some(place) if self.quick => {
                 arguments.remove(place);
-                settings.extend(QUICK_RELEASE);
+                settings.extend(QUICK_RELEASE.map(str::to_owned));
             }
             Some(_) => drop(arguments.splice(1..1, ["--features", SHARED_IN_RELEASE])),
             None => {}
         }
-        let settings = settings.iter().flat_map(|setting| ["--config", setting]);
+        let settings = settings
+            .iter()
+            .flat_map(|setting| ["--config", setting.as_str()]);
         arguments.splice(1..1, settings);
         let start = Instant::now();
         let mut cargo = Command::new("cargo");
@@ -427,8 +444,8 @@ fn note_time(elapsed: Duration, arguments: &[&str], printed: &str) {
 fn compiled(printed: &str) -> String {
     let mut crates = Vec::new();
     for line in printed.lines().map(str::trim_start) {
-        let name = ["Compiling ", "Checking "].map(|verb| line.strip_prefix(verb));
-        let name = name.into_iter().flatten().next();
+        let name = line.strip_prefix("Compiling ");
+        let name = name.or_else(|| line.strip_prefix("Checking "));
         crates.extend(name.and_then(|rest| rest.split(' ').next()));
     }
     let slow = ["burn-flex", "cubecl-core", "iroh", "kiln-engine"];

@@ -110,7 +110,7 @@ struct State([Value; 3]);
 fn abilities_do_not_depend_on_the_strategy() {
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_with(mpi::feature()),
+        programs: project.build_with_examples(),
         folder: project.path(),
         strategy: "multi-worker-mirrored",
     };

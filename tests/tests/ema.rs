@@ -35,7 +35,7 @@ fn averaged_weights_of_several_processes() {
         return;
     }
     let project = Project::default_answers();
-    let job = job(&project, project.build_with("mpi"));
+    let job = job(&project, project.build_with_examples());
     let options = ["--epochs", "1", "--ema", "0.9", "--batch-size"];
     let one = ["6", "--strategy", "one-device", "--output-dir", "runs/one"];
     job.runs_alone(&[&options[..], &one].concat());

@@ -19,7 +19,7 @@ struct Training<'a> {
 impl Training<'_> {
     fn check(&self) {
         let project = Project::example(self.example);
-        project.is_clean("");
+        project.is_clean();
         pytorch::add_test(&project, self.example);
         project.cargo(&["test", "--lib", "--test", "*"]);
         let values: Vec<f64> = self
@@ -112,21 +112,6 @@ fn language_model() {
         spread: 0.01,
     }
     .check();
-}
-
-/// Uses the CPU kernels, which debug builds lack.
-#[test]
-#[ignore = "long"]
-fn language_model_in_release() {
-    let project = Project::example("language-model");
-    project.cargo(&[
-        "test",
-        "--release",
-        "--test",
-        "language_model",
-        "--test",
-        "parity",
-    ]);
 }
 
 /// The mean absolute error of images translated there and back; 0.59 after one update. Adversarial

@@ -99,7 +99,7 @@ fn another_task_needs_no_other_edits() {
     let project = Project::to_edit();
     fill_in(&project);
     assert!(todo::scan(&project.path()).unwrap().is_done());
-    project.is_clean("");
+    project.is_clean();
     project.cargo(&["test", "--test", "contract"]);
     for replicas in ["1", "2"] {
         let runs = project.path().join("runs").join(replicas);
@@ -190,7 +190,7 @@ impl Task {
         replace_sources(&project, &fixture.join("src"), dependencies);
         (self.make_data)(&project.path().join("data"));
         assert!(todo::scan(&project.path()).unwrap().is_done());
-        project.is_clean("");
+        project.is_clean();
         project.cargo(&["test", "--test", "contract"]);
         self.wrong_edits_are_found(&project);
         project

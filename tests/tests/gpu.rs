@@ -8,8 +8,9 @@ use std::{
 };
 
 use kiln_tests::{
+    hardware,
     job::{Job, Signal, assert_near, fails, signal},
-    rendered::{Project, text},
+    rendered::text,
     running::{Running, TRAINING, output},
     runs::log_of,
     vulkan,
@@ -17,35 +18,6 @@ use kiln_tests::{
 
 /// The tolerance for weights relative to those of the CPU, which adds in another order.
 const TOLERANCE: f64 = 1e-4;
-
-/// Kernels and drivers, and the crates of Burn that are built once more with them: optimising these takes
-/// longer than the trainings here.
-const KERNELS: [&str; 24] = [
-    "profile.dev.package.burn-autodiff.opt-level=0",
-    "profile.dev.package.burn-core.opt-level=0",
-    "profile.dev.package.burn-cubecl-fusion.opt-level=0",
-    "profile.dev.package.burn-cubecl.opt-level=0",
-    "profile.dev.package.burn-dispatch.opt-level=0",
-    "profile.dev.package.burn-flex.opt-level=0",
-    "profile.dev.package.burn-fusion.opt-level=0",
-    "profile.dev.package.burn-nn.opt-level=0",
-    "profile.dev.package.burn-optim.opt-level=0",
-    "profile.dev.package.burn-tensor.opt-level=0",
-    "profile.dev.package.cubek-attention.opt-level=0",
-    "profile.dev.package.cubek-convolution.opt-level=0",
-    "profile.dev.package.cubek-matmul.opt-level=0",
-    "profile.dev.package.cubek-pool.opt-level=0",
-    "profile.dev.package.cubek-quant.opt-level=0",
-    "profile.dev.package.cubek-reduce.opt-level=0",
-    "profile.dev.package.cubek-std.opt-level=0",
-    "profile.dev.package.cubek-tile.opt-level=0",
-    "profile.dev.package.kiln-engine.opt-level=1",
-    "profile.dev.package.turso_core.opt-level=0",
-    "profile.dev.package.turso_parser.opt-level=0",
-    "profile.dev.package.turso_sync_engine.opt-level=0",
-    "profile.dev.package.wgpu-core.opt-level=0",
-    "profile.dev.package.wgpu-hal.opt-level=0",
-];
 
 /// Tuning of each operation with few kernels, as each takes seconds to compile for a GPU in software.
 const FEW_CANDIDATES: (&str, &str) = ("CUBECL_AUTOTUNE_LEVEL", "minimal");
@@ -56,8 +28,7 @@ fn a_project_trains_on_a_gpu() {
     if !vulkan::is_there() {
         return;
     }
-    let project = Project::with_answers_and_engine(&[("hardware", "wgpu")]);
-    let project = project.with_settings(&KERNELS);
+    let project = hardware::project();
     // Where tests without options keep compiled kernels.
     let cache = project.path().join("cache");
     let gpu = [

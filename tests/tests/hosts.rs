@@ -134,7 +134,7 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
             return;
         }
     };
-    let program = project.build_with("mpi").join("program");
+    let program = project.build_with_examples().join("program");
     let runs = project.path().join("runs");
     let options = format!(
         "--output-dir {} --epochs 100000 --checkpoint-steps 5",

@@ -74,7 +74,7 @@ fn its_own_tests_pass_and_notice_a_change() {
     // Runs after the example's tests, which build in the same folder.
     let unchanged = self::house();
     let project = Project::of_template(&unchanged.path().join("template"));
-    project.is_clean("");
+    project.is_clean();
 }
 
 /// Both tools render the same project from a team's template.

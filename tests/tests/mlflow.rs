@@ -13,7 +13,7 @@ use std::{
 };
 
 use kiln_tests::{
-    mpi, python,
+    python,
     rendered::{Project, text},
     repository,
     running::{self, Running, TRAINING},
@@ -52,7 +52,7 @@ fn a_server_has_each_parameter_and_point_once() {
     };
     let project = Project::default_answers();
     // The build of other tests, which has MLflow.
-    let programs = project.build_with(mpi::feature());
+    let programs = project.build_with_examples();
     let trainer = Trainer::with_program(programs.join("program"));
     let mut server = Server::start(&python, &trainer.folder);
     nothing_is_sent_unless_asked(&trainer, &server);

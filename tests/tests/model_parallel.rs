@@ -3,7 +3,6 @@
 use kiln_tests::{
     idx::idx_data,
     job::{Job, assert_close},
-    mpi,
     rendered::{Project, text},
 };
 
@@ -15,7 +14,7 @@ const GLOBAL_BATCH: usize = 24;
 fn stages_train_to_the_weights_of_the_whole_model() {
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_with(mpi::feature()),
+        programs: project.build_with_examples(),
         folder: project.path(),
         strategy: "model-parallel",
     };

@@ -26,7 +26,7 @@ fn several_processes_are_one_job() {
         return;
     }
     let project = Project::default_answers();
-    let programs = project.build_with("mpi");
+    let programs = project.build_with_examples();
     let job = Job {
         programs,
         folder: project.path(),

@@ -71,7 +71,7 @@ fn replicas_of_several_processes_train_at_their_own_pace() {
         return;
     }
     let project = Project::default_answers();
-    let job = job(project.build_with("mpi"), project.path());
+    let job = job(project.build_with_examples(), project.path());
     each_batch_is_computed_once(&job);
     a_signal_to_one_stops_all_after_the_same_step(&job);
     job.a_time_limit_stops_all_after_the_same_step();

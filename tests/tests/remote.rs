@@ -7,38 +7,14 @@ use std::{
 };
 
 use kiln_tests::{
+    hardware,
     idx::idx_data,
-    job::{Job, Signal, assert_close, ends_in_time, signal},
-    rendered::Project,
+    job::{Job, Signal, assert_close, assert_near, ends_in_time, signal},
 };
 
-/// The network, and the crates of Burn that are built once more with it: optimising these takes longer
-/// than the trainings here.
-const NETWORK: [&str; 23] = [
-    "profile.dev.package.axum.opt-level=0",
-    "profile.dev.package.burn-autodiff.opt-level=0",
-    "profile.dev.package.burn-communication.opt-level=0",
-    "profile.dev.package.burn-core.opt-level=0",
-    "profile.dev.package.burn-dispatch.opt-level=0",
-    "profile.dev.package.burn-flex.opt-level=0",
-    "profile.dev.package.burn-nn.opt-level=0",
-    "profile.dev.package.burn-optim.opt-level=0",
-    "profile.dev.package.burn-remote.opt-level=0",
-    "profile.dev.package.burn-router.opt-level=0",
-    "profile.dev.package.burn-tensor.opt-level=0",
-    "profile.dev.package.h2.opt-level=0",
-    "profile.dev.package.igd-next.opt-level=0",
-    "profile.dev.package.iroh-relay.opt-level=0",
-    "profile.dev.package.iroh.opt-level=0",
-    "profile.dev.package.netwatch.opt-level=0",
-    "profile.dev.package.noq-proto.opt-level=0",
-    "profile.dev.package.portmapper.opt-level=0",
-    "profile.dev.package.reqwest.opt-level=0",
-    "profile.dev.package.rustls.opt-level=0",
-    "profile.dev.package.simple-dns.opt-level=0",
-    "profile.dev.package.tokio.opt-level=0",
-    "profile.dev.package.tracing-subscriber.opt-level=0",
-];
+/// The tolerance for weights of a server relative to those of this process, whose layers have kernels of
+/// their own: Adam makes an update of what is left by rounding where a gradient is almost zero.
+const OTHER_KERNELS: f64 = 5e-4;
 
 /// A server, which is killed at the end of the test.
 struct Server {
@@ -77,9 +53,9 @@ impl Drop for Server {
 #[test]
 #[ignore = "long"]
 fn a_program_trains_across_servers() {
-    let project = Project::default_answers().with_settings(&NETWORK);
+    let project = hardware::project();
     let job = Job {
-        programs: project.build_with("remote"),
+        programs: project.build_in_debug(),
         folder: project.path(),
         strategy: "remote",
     };
@@ -101,22 +77,25 @@ fn servers_train_to_the_weights_of_one_device(job: &Job, hosts: [&str; 2]) {
     };
     let one = train(&["--strategy", "one-device"], "24", "runs/one");
     let both = hosts.join(",");
-    for (hosts, replicas, batch_size) in
-        [(hosts[0], "1", "24"), (&both, "2", "12"), (&both, "8", "3")]
-    {
-        let remote = ["--strategy", "remote", "--hosts", hosts];
-        let options = [&remote[..], &["--replicas", replicas]].concat();
-        let runs = format!("runs/remote-{replicas}");
-        let (weights, metrics) = train(&options, batch_size, &runs);
+    let remote = |hosts: &str, replicas: &str, batch_size: &str| {
+        let options = ["--strategy", "remote", "--hosts", hosts];
+        let options = [&options[..], &["--replicas", replicas]].concat();
+        train(&options, batch_size, &format!("runs/remote-{replicas}"))
+    };
+    let server = remote(hosts[0], "1", "24");
+    assert_near(&server.0, &one.0, OTHER_KERNELS, "weights of a server");
+    assert_close(&server.1, &one.1, "metrics of a server");
+    for (replicas, batch_size) in [("2", "12"), ("8", "3")] {
+        let (weights, metrics) = remote(&both, replicas, batch_size);
         let what = format!("{replicas} remote replicas");
-        assert_close(&weights, &one.0, &format!("weights of {what}"));
-        assert_close(&metrics, &one.1, &format!("metrics of {what}"));
+        assert_close(&weights, &server.0, &format!("weights of {what}"));
+        assert_close(&metrics, &server.1, &format!("metrics of {what}"));
     }
     // One stage of a model per server.
     let options = ["--strategy", "model-parallel", "--hosts", &both];
     let (weights, metrics) = train(&options, "24", "runs/stages");
-    assert_close(&weights, &one.0, "weights of stages on servers");
-    assert_close(&metrics, &one.1, "metrics of stages on servers");
+    assert_close(&weights, &server.0, "weights of stages on servers");
+    assert_close(&metrics, &server.1, "metrics of stages on servers");
     let options = ["--strategy", "remote", "--hosts", &both];
     let again = train(&options, "12", "runs/again");
     assert_eq!(again.0, job.weights("runs/remote-2"), "bit for bit");

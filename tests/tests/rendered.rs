@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use kiln_tests::{
     log, mpi,
-    rendered::{Project, text},
+    rendered::{Project, shared_features, text},
     repository,
 };
 
@@ -24,27 +24,19 @@ fn the_default_crate_passes_its_own_tests() {
 }
 
 /// A fast build of the engine, whose own tests compute little.
-const QUICK_ENGINE: &[&str] = &["profile.dev.package.kiln-engine.opt-level=0"];
-
-/// The engine's features with unit tests that this machine can build.
-fn engine_features() -> String {
-    format!(
-        "tensorboard,image-folder,download,mlflow,{}",
-        mpi::feature()
-    )
-}
+const QUICK_ENGINE: &str = "profile.dev.package.kiln-engine.opt-level=0";
 
 #[test]
 fn the_engine_passes_its_own_tests() {
-    let project = Project::of_engine().with_settings(QUICK_ENGINE);
-    let features = engine_features();
+    let project = Project::of_engine().with_settings([QUICK_ENGINE]);
+    let features = format!("tensorboard,{}", shared_features());
     project.cargo(&["test", "-p", "kiln-engine", "--features", &features]);
 }
 
 #[test]
 #[ignore = "long"]
 fn the_engine_passes_its_tests_without_tensorboard() {
-    let project = Project::of_engine().with_settings(QUICK_ENGINE);
+    let project = Project::of_engine().with_settings([QUICK_ENGINE]);
     project.cargo(&["test", "-p", "kiln-engine", "--lib", "report"]);
 }
 
@@ -52,17 +44,17 @@ fn the_engine_passes_its_tests_without_tensorboard() {
 #[ignore = "long"]
 fn the_crates_are_clean() {
     let project = Project::default_answers();
-    project.is_clean("");
+    project.is_clean();
     project.check(&["doc", "--no-deps"], "", &[]);
     // Only one project at a time.
     drop(project);
     let project = Project::of_engine();
     project.cargo(&["fmt", "--all", "--check"]);
-    let features = engine_features();
+    let features = format!("tensorboard,{}", shared_features());
     let denied = ["--", "-D", "warnings"];
     let clippy = ["clippy", "-p", "kiln-engine", "--all-targets"];
     project.check(&clippy, &features, &denied);
-    project.check(&["doc", "-p", "kiln-engine", "--no-deps"], "", &[]);
+    project.check(&["doc", "-p", "kiln-engine", "--no-deps"], &features, &[]);
 }
 
 #[test]
@@ -73,7 +65,7 @@ fn other_answers_are_clean() {
         ("tensorboard", "no"),
         ("ci", "github"),
     ];
-    let project = Project::with_answers(&answers);
+    let project = Project::with_answers_and_engine(&answers);
     project.cargo(&["fmt", "--check"]);
     // Without GPUs: with GPUs but without TensorBoard, dependencies of Burn have other features
     // than in all other checks.
@@ -82,7 +74,7 @@ fn other_answers_are_clean() {
     drop(project);
     if mpi::is_there() {
         let answers = [("strategy", "multi-worker-mirrored"), ("cluster", "slurm")];
-        Project::with_answers(&answers).is_clean("");
+        Project::with_answers(&answers).is_clean();
     }
 }
 

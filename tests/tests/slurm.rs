@@ -37,7 +37,7 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     drop(rendered);
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_with("mpi"),
+        programs: project.build_with_examples(),
         folder: project.path(),
         strategy: "multi-worker-mirrored",
     };

@@ -61,7 +61,7 @@ fn an_earlier_project_updates_to_this_version() {
     let earlier = tempfile::tempdir().unwrap();
     make_earlier(earlier.path());
     // A fast build, as speed does not matter here.
-    let quick = &["profile.dev.package.kiln-engine.opt-level=1"];
+    let quick = ["profile.dev.package.kiln-engine.opt-level=1"];
     let project = Project::with_own_engine(earlier.path()).with_settings(quick);
     for (file, from, to) in EDITS {
         replace_in(&project.path().join(file), from, to);

@@ -12,8 +12,8 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
     (
         "strategy.devices",
         "strategy.rs",
-        "(Some(replicas), _) => replicas,",
-        "(Some(_), _) => 1,",
+        "share_devices::<Project>(&devices, replicas, options)",
+        "Ok(vec![devices[0].clone(); replicas])",
     ),
     (
         "loss.objects",

@@ -3,12 +3,17 @@
 use anyhow::Result;
 use burn::tensor::Tensor;
 use kiln_engine::{
+    globals::inference_model,
     loss::{SparseCategoricalCrossentropy, compute_average_loss},
     replica::replica_context,
 };
 
 use crate::{
-    dataset::Batch, digits::CALLBACKS, globals, model::Predictions, train_callbacks::TrainCallbacks,
+    dataset::Batch,
+    digits::CALLBACKS,
+    globals::{self, Project},
+    model::Predictions,
+    train_callbacks::TrainCallbacks,
 };
 
 /// The loss objects of a replica, reached with `globals::loss_objects()`.
@@ -38,7 +43,7 @@ pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
     // Only a step of training records for gradients.
     let (loss, extra_loss) = match per_example_losses.device().is_autodiff() {
         true => CALLBACKS.grad_pre(per_example_losses, &globals::model()?)?,
-        false => CALLBACKS.eval_pre(per_example_losses, &globals::inference_model()?)?,
+        false => CALLBACKS.eval_pre(per_example_losses, &inference_model::<Project>()?)?,
     }; // [batch], [1]
     compute_average_loss(loss + extra_loss, None, denominator)
 }

@@ -3,9 +3,9 @@
 mod job;
 
 use anyhow::{Context, Result};
-use kiln_engine::globals::{merged_metrics, reset_metrics};
+use kiln_engine::globals::{merged_metrics, prepare_inference, reset_metrics};
 use training::{
-    globals::{self, Project, Split},
+    globals::{Project, Split},
     loss::LOSSES,
     train::distributed_train_step,
     validation::distributed_validation_step,
@@ -28,7 +28,7 @@ fn losses(replicas: &'static str, batch_size: &'static str) -> Vec<Vec<f64>> {
             losses.push(named.into_iter().collect::<Result<_>>()?);
         }
         reset_metrics::<Project>(Split::Validation)?;
-        job.strategy.run_on_all(globals::prepare_inference)?;
+        job.strategy.run_on_all(prepare_inference::<Project>)?;
         for batch in job.datasets.validation.epoch(1) {
             distributed_validation_step(batch)?;
         }

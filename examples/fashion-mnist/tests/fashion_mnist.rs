@@ -15,7 +15,7 @@ use clap::Parser;
 use kiln_engine::{
     checkpoint::{Checkpoint, Checkpoints, Progress, Which},
     data::{BatchOptions, Collate, DistributedDataset, Remainder, Subset},
-    globals::{merged_metrics, reset_metrics},
+    globals::{inference_model, merged_metrics, reset_metrics},
     metric::MergedMetric,
     replica::visible_devices,
     report::Report,
@@ -150,7 +150,7 @@ fn test_losses(job: &Job, test: &Examples) -> Result<Vec<f32>> {
         let examples = (0..test.len()).map(|index| test.get(index));
         let device = replica.device().clone().without_autodiff();
         let batch = Batch::collate(examples.collect::<Result<_>>()?, &device)?;
-        let logits = globals::inference_model()?.forward(&batch);
+        let logits = inference_model::<Project>()?.forward(&batch);
         Ok(values(&per_example_losses(&logits, &batch)?))
     })
 }

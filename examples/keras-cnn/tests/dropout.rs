@@ -8,8 +8,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
-use kiln_engine::data::{BatchOptions, Collate, Remainder};
-use training::{cli::Args, dataset::Batch, globals};
+use kiln_engine::{
+    data::{BatchOptions, Collate, Remainder},
+    globals::{inference_model, prepare_inference},
+};
+use training::{
+    cli::Args,
+    dataset::Batch,
+    globals::{self, Project},
+};
 
 use support::{Job, difference, set_up, values};
 
@@ -33,7 +40,7 @@ fn predicted(job: &Job, training: bool, seed: u64, batch: usize) -> Result<Vec<V
     let outputs = job.strategy.run(shards, move |shard| {
         let model = match training {
             true => globals::model()?,
-            false => globals::inference_model()?,
+            false => inference_model::<Project>()?,
         };
         // The share begins the replica's random numbers and names the device. Its own examples are
         // not looked at.
@@ -48,7 +55,7 @@ fn predicted(job: &Job, training: bool, seed: u64, batch: usize) -> Result<Vec<V
 fn dropout_is_on_in_training_and_off_in_validation() -> Result<()> {
     // Without --dropout, at the default of one half.
     let job = set_up(&["--strategy", "mirrored", "--replicas", "2"])?;
-    job.strategy.run_on_all(globals::prepare_inference)?;
+    job.strategy.run_on_all(prepare_inference::<Project>)?;
     let (training, validation) = (predicted(&job, true, 7, 0)?, predicted(&job, false, 7, 0)?);
     assert_ne!(training[0], training[1], "both replicas drop the same");
     assert_eq!(validation[0], validation[1]);
@@ -78,7 +85,7 @@ fn dropout_of_zero_drops_nothing() -> Result<()> {
         "--dropout",
         "0",
     ])?;
-    job.strategy.run_on_all(globals::prepare_inference)?;
+    job.strategy.run_on_all(prepare_inference::<Project>)?;
     let (training, validation) = (predicted(&job, true, 7, 0)?, predicted(&job, false, 7, 0)?);
     assert_eq!(training[0], training[1]);
     // Burn computes a softmax that records for gradients in another order.

@@ -64,7 +64,7 @@ pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
     let batch = prepare_inputs(batch)?;
     let logits = model.forward(&batch); // [batch, context, 256]
     let cross_entropy = create_loss_objects().cross_entropy;
-    let losses = cross_entropy.forward(logits, batch.labels).into_data(); // [batch]
+    let losses = cross_entropy.forward(logits, batch.labels)?.into_data(); // [batch]
     let predictions = losses.iter::<f32>().map(|loss| Prediction {
         loss,
         perplexity: loss.exp(),

@@ -1,12 +1,13 @@
 //! Step 5: the model and its optimizer.
 
 mod compute;
-mod kernels;
 
 use anyhow::{Error, Result};
 use burn::{
     module::{Module, ParamGroup},
-    nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, Linear, LinearConfig},
+    nn::{
+        Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+    },
     optim::{
         ModuleOptimizer,
         lr_scheduler::{
@@ -19,7 +20,7 @@ use burn::{
 };
 use kiln_engine::{
     ModelAndOptimizer,
-    layers::gelu,
+    layers::{causal_self_attention, gelu, layer_norm},
     optim::{AdamConfig, ScheduledOptimizer},
     pipeline::Stage,
     replica::replica_context,
@@ -32,8 +33,6 @@ use crate::{
     dataset::{Batch, VOCABULARY},
 };
 use compute::Compute;
-pub use kernels::cross_entropy;
-use kernels::{causal_attention, create_layer_norm, layer_norm};
 
 /// Values that stand for a byte.
 pub const WIDTH: usize = 64;
@@ -79,7 +78,7 @@ impl Model {
             positions: embedding(args.context),
             lower: blocks(BLOCKS / 2),
             upper: blocks(BLOCKS - BLOCKS / 2),
-            norm: create_layer_norm(WIDTH, device),
+            norm: norm(device),
             head: linear(WIDTH, VOCABULARY, DEVIATION, device),
             compute: Compute::new(args),
         }
@@ -141,9 +140,9 @@ struct Block {
 impl Block {
     fn new(device: &Device) -> Self {
         Block {
-            attention_norm: create_layer_norm(WIDTH, device),
+            attention_norm: norm(device),
             attention: Attention::new(device),
-            hidden_norm: create_layer_norm(WIDTH, device),
+            hidden_norm: norm(device),
             hidden: linear(WIDTH, 4 * WIDTH, DEVIATION, device),
             output: linear(4 * WIDTH, WIDTH, residual_deviation(), device),
         }
@@ -178,9 +177,13 @@ impl Attention {
     /// From `[batch, time, WIDTH]` to the same shape.
     fn forward(&self, x: Tensor<3>, compute: &Compute) -> Tensor<3> {
         let all = compute.linear(&self.input, x); // [batch, time, 3 * WIDTH]
-        let mixed = causal_attention(all, HEADS); // [batch, time, WIDTH]
+        let mixed = causal_self_attention(all, HEADS); // [batch, time, WIDTH]
         compute.linear(&self.output, mixed)
     }
+}
+
+fn norm(device: &Device) -> LayerNorm {
+    LayerNormConfig::new(WIDTH).init(device)
 }
 
 fn linear(inputs: usize, outputs: usize, deviation: f64, device: &Device) -> Linear {

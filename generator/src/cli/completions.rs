@@ -11,7 +11,7 @@ use clap_complete::{Shell, generate};
 use super::{add::words, output::print};
 use crate::{
     error::Result,
-    project::explain::site_ids,
+    project::explain::{ability_ids, site_ids},
     template::{
         Template,
         example::{Example, names},
@@ -115,7 +115,9 @@ fn with_values(command: Command) -> Result<Command> {
     let template = Template::embedded()?;
     let examples = examples(&template)?;
     let defines: Vec<_> = template.options().iter().flat_map(defines).collect();
-    let ids = site_ids(&template)?.into_iter();
+    let ids = site_ids(&template)?
+        .into_iter()
+        .chain(ability_ids(&template)?);
     let ids: Vec<_> = ids
         .map(|(id, what)| PossibleValue::new(id).help(what))
         .collect();

@@ -1,4 +1,4 @@
-//! `kiln explain`: the purpose of a TODO site, its tests, and a worked answer.
+//! `kiln explain`: the purpose of a TODO site, its tests, and a worked answer; the options of an ability.
 
 use std::{
     fmt::Write as _,
@@ -13,7 +13,10 @@ use super::output::{Format, print};
 use crate::{
     error::{Error, Result, suggest},
     project::{
-        explain::{Answer, Code, Explainer, Explanation, Guard, State, Summary},
+        ability::Ability,
+        explain::{
+            AbilityExplanation, Answer, Code, Explainer, Explanation, Guard, State, Summary,
+        },
         record::RECORD_FILE,
         todo::SITES_FILE,
     },
@@ -26,13 +29,14 @@ const MESSAGES: usize = 4;
 /// Arguments of `kiln explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// Id of the site, such as `model.architecture`; if missing, all sites are listed
-    #[arg(value_name = "TODO-ID")]
+    /// Id of a TODO site, such as `model.architecture`, or of an ability, such as `precision`; if missing,
+    /// all are listed
+    #[arg(value_name = "ID")]
     pub id: Option<String>,
     /// Folder of the project [default: the current folder if it is a project; otherwise the template]
     #[arg(long, value_name = "PROJECT", value_parser = super::folder::PathParser)]
     pub path: Option<PathBuf>,
-    /// Show the answer of this example [default: the most instructive one]
+    /// Show the answer of this example at a site [default: the most instructive one]
     #[arg(long, value_name = "EXAMPLE", requires = "id")]
     pub example: Option<String>,
     /// Output format
@@ -43,7 +47,7 @@ pub struct ExplainArgs {
 /// Runs `kiln explain`.
 ///
 /// # Errors
-/// The site or its answer does not exist, the folder has no project, or a file cannot be read.
+/// The site, its answer or the ability does not exist, the folder has no project, or a file cannot be read.
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let template = Template::embedded()?;
     let here = Path::new(".");
@@ -59,20 +63,32 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
         None => Explainer::of_template(&template)?,
     };
     let Some(id) = &args.id else {
-        let summaries = explainer.summaries();
+        let (sites, abilities) = (explainer.summaries(), explainer.abilities());
         match args.format {
-            Format::Text => print(&list(&summaries))?,
-            Format::Json => print(&json(&summaries)?)?,
+            Format::Text => print(&list(&sites, abilities))?,
+            Format::Json => print(&json(&entries(&sites, abilities))?)?,
         }
         return Ok(ExitCode::SUCCESS);
     };
+    if let Some(ability) = explainer.explain_ability(id)? {
+        if let Some(example) = &args.example {
+            let error = Error::input(format!("`{id}` is an ability, not a site"));
+            let error = error.in_argument("--example", example, 0..example.len(), "not for it");
+            return Err(error.help("leave out --example, which chooses an answer at a site"));
+        }
+        match args.format {
+            Format::Text => print(&ability_text(&ability))?,
+            Format::Json => print(&json(&Entry::<Summary, _>::Ability(&ability))?)?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut explanation = explainer.explain(id)?;
     if let Some(example) = &args.example {
         put_first(&mut explanation, example)?;
     }
     match args.format {
         Format::Text => print(&text(&explanation))?,
-        Format::Json => print(&json(&explanation)?)?,
+        Format::Json => print(&json(&Entry::<_, Ability>::Site(&explanation))?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,14 +117,28 @@ fn json(value: &impl Serialize) -> Result<String> {
         .map_err(|error| Error::system(format!("cannot write JSON: {error}")))
 }
 
-fn list(summaries: &[Summary]) -> String {
-    let width = summaries.iter().map(|site| site.id.len()).max();
-    let width = width.unwrap_or(0);
+/// A site or an ability, in JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+enum Entry<'e, S, A> {
+    Site(&'e S),
+    Ability(&'e A),
+}
+
+fn entries<'e>(sites: &'e [Summary], abilities: &'e [Ability]) -> Vec<Entry<'e, Summary, Ability>> {
+    let sites = sites.iter().map(Entry::Site);
+    sites.chain(abilities.iter().map(Entry::Ability)).collect()
+}
+
+fn list(sites: &[Summary], abilities: &[Ability]) -> String {
+    let ids = sites.iter().map(|site| &site.id);
+    let ids = ids.chain(abilities.iter().map(|ability| &ability.id));
+    let width = ids.map(String::len).max().unwrap_or(0);
     let mut text = String::new();
-    if summaries.is_empty() {
-        return "The project's template has no TODO sites.\n".to_owned();
+    if sites.is_empty() {
+        text.push_str("The project's template has no TODO sites.\n");
     }
-    for site in summaries {
+    for site in sites {
         let state = match &site.state {
             None => "",
             Some(State::Done) => "done  ",
@@ -116,7 +146,54 @@ fn list(summaries: &[Summary]) -> String {
         };
         let _ = writeln!(text, "{:width$}  {state}{}", site.id, site.what);
     }
-    text.push_str("\nDetails of a site: `kiln explain TODO-ID`.\n");
+    if !abilities.is_empty() {
+        text.push_str("\nAbilities, by options and commands:\n");
+    }
+    for ability in abilities {
+        let _ = writeln!(text, "{:width$}  {}", ability.id, ability.what);
+    }
+    text.push_str(match (sites, abilities) {
+        ([], []) => "",
+        (_, []) => "\nDetails of a site: `kiln explain ID`.\n",
+        _ => "\nDetails of a site or an ability: `kiln explain ID`.\n",
+    });
+    text
+}
+
+fn ability_text(explanation: &AbilityExplanation) -> String {
+    let ability = &explanation.ability;
+    let mut text = format!("{}  {}\n  {}\n", ability.id, ability.name, ability.what);
+    if !explanation.options.is_empty() {
+        text.push_str("\nOptions and commands:\n");
+    }
+    for option in &explanation.options {
+        let _ = writeln!(text, "  {}", option.name);
+        let help = option.help.as_deref();
+        let help = help.unwrap_or("The sources of this project do not define it.");
+        let _ = writeln!(text, "    {help}");
+    }
+    if !ability.tries.is_empty() {
+        text.push_str("\nTry it in a new project:\n");
+    }
+    for command in &ability.tries {
+        let _ = writeln!(text, "  {command}");
+    }
+    let more = [&ability.site, &ability.example, &ability.guide];
+    if more.iter().any(|part| part.is_some()) {
+        text.push('\n');
+    }
+    if let Some(site) = &ability.site {
+        let _ = writeln!(text, "In the code: `kiln explain {site}`");
+    }
+    if let Some(example) = &ability.example {
+        let _ = writeln!(
+            text,
+            "In an example: README.md after `kiln new {example} --example {example}`"
+        );
+    }
+    if let Some(guide) = &ability.guide {
+        let _ = writeln!(text, "More: docs/features.md of Kiln, under \"{guide}\"");
+    }
     text
 }
 

@@ -15,6 +15,9 @@ pub(crate) const VERSION: &str = "23.1.0-4";
 /// archive if it matches them.
 pub(crate) const OFFLINE: &str = "TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD";
 
+/// Where a build in an image, which runs as root, looks for the files.
+pub(crate) const IN_IMAGE: &str = "/root/.cache/tracel";
+
 const RELEASES: &str = "https://github.com/tracel-ai/tracel-llvm/releases/download";
 
 /// The file that the build script writes last into the folder of the unpacked archive.
@@ -103,7 +106,8 @@ impl Llvm {
         let folder = archive.to.parent().unwrap_or(Path::new("~"));
         format!(
             "a build with `cuda` or `rocm` fetches LLVM, {} and {}; where it cannot, put both into {} as \
-             `kiln doctor` tells, and build with {OFFLINE}=1",
+             `kiln doctor` tells, and build with {OFFLINE}=1; in an image, COPY both to {IN_IMAGE}, as \
+             launch/Dockerfile of a project for Kubernetes does",
             archive.url,
             checksums.url.rsplit('/').next().unwrap_or_default(),
             folder.display()
@@ -264,6 +268,7 @@ mod tests {
             "into /home/me/.cache/tracel ",
             "`kiln doctor`",
             "TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD=1",
+            "COPY both to /root/.cache/tracel, as launch/Dockerfile",
         ] {
             assert!(hint.contains(part), "{part}: {hint}");
         }

@@ -75,7 +75,7 @@ enum Command {
     Diff(diff::DiffArgs),
     /// List the open TODO sites of a project
     Todos(todos::TodosArgs),
-    /// Explain a TODO site, with a worked answer
+    /// Explain a TODO site, with a worked answer, or an ability, with its options
     Explain(explain::ExplainArgs),
     /// Check that a project builds, passes its contract tests, trains and resumes
     #[command(long_about = check::WHAT)]

@@ -1,5 +1,6 @@
 //! Explanations of TODO sites: the entry in the list of sites, the marker, the tests, the current
-//! code, and the code of the examples that change the site.
+//! code, and the code of the examples that change the site. Explanations of abilities: the entry in
+//! the list of abilities, and the help of their options.
 //!
 //! Everything is read from the sources, so that it is always up to date.
 
@@ -14,12 +15,15 @@ use std::{
 use serde::Serialize;
 
 use super::{
+    ability::{
+        ABILITIES_FILE, Ability, OPTION_SOURCES, documentation, parse_abilities, read_abilities,
+    },
     overlay::render_example,
     source::{self, Items},
     todo::{self, SITES_FILE, Scan, Site, Todo},
 };
 use crate::{
-    error::{Error, Result, suggest},
+    error::{Error, Result, similar, suggest},
     name::Name,
     render::Rendered,
     template::{
@@ -90,6 +94,25 @@ pub struct Explanation {
     pub answers: Vec<Answer>,
 }
 
+/// The explanation of an ability.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AbilityExplanation {
+    /// The entry in the list of abilities.
+    #[serde(flatten)]
+    pub ability: Ability,
+    /// The help of its options and commands.
+    pub options: Vec<OptionHelp>,
+}
+
+/// An option or command of an ability.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OptionHelp {
+    /// The name, such as `--ema` or `find-lr`.
+    pub name: String,
+    /// The help; `None` if the sources do not define it.
+    pub help: Option<String>,
+}
+
 /// A test of a TODO site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Guard {
@@ -128,12 +151,13 @@ pub struct Answer {
     pub code: Code,
 }
 
-/// Explains the TODO sites of the template or of a project.
+/// Explains the TODO sites and abilities of the template or of a project.
 pub struct Explainer<'t> {
     template: &'t Template,
     /// The template with its defaults.
     plain: Rendered<'t>,
     sites: Vec<Site>,
+    abilities: Vec<Ability>,
     project: Option<Project>,
     examples: OnceCell<Vec<Filled<'t>>>,
 }
@@ -151,31 +175,35 @@ struct Project {
 }
 
 impl<'t> Explainer<'t> {
-    /// Explains the TODO sites of a template.
+    /// Explains the TODO sites and abilities of a template.
     ///
     /// # Errors
     /// The template is invalid.
     pub fn of_template(template: &'t Template) -> Result<Self> {
         let plain = rendered(template, None)?;
         let sites = text_in(&plain, SITES_FILE).unwrap_or_default();
+        let abilities = text_in(&plain, ABILITIES_FILE).unwrap_or_default();
         Ok(Self {
             template,
             plain,
             sites: todo::parse_sites(SITES_FILE, &sites)?,
+            abilities: parse_abilities(ABILITIES_FILE, &abilities)?,
             project: None,
             examples: OnceCell::new(),
         })
     }
 
-    /// Explains the TODO sites of the project in `root`, compared with `template`.
+    /// Explains the TODO sites and abilities of the project in `root`, compared with `template`.
     ///
     /// # Errors
-    /// `root` has no Kiln project, its `todos.toml` is invalid, or a file cannot be read.
+    /// `root` has no Kiln project, its `todos.toml` or `abilities.toml` is invalid, or a file cannot be
+    /// read.
     pub fn of_project(template: &'t Template, root: &Path) -> Result<Self> {
         Ok(Self {
             template,
             plain: rendered(template, None)?,
             sites: todo::read_sites(root)?,
+            abilities: read_abilities(root)?,
             project: Some(Project {
                 root: root.to_path_buf(),
                 scan: todo::scan(root)?,
@@ -197,6 +225,48 @@ impl<'t> Explainer<'t> {
             state: self.state(&todo.id),
         });
         listed.chain(own).collect()
+    }
+
+    /// The abilities in the order of their list.
+    pub fn abilities(&self) -> &[Ability] {
+        &self.abilities
+    }
+
+    /// The explanation of the ability with the id, option or command `id`; `None` if there is none, or a
+    /// site has the id.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn explain_ability(&self, id: &str) -> Result<Option<AbilityExplanation>> {
+        let is_site = self.summaries().iter().any(|site| site.id == id);
+        let by_id = self.abilities.iter().find(|ability| ability.id == id);
+        let mut by_use = self.abilities.iter().filter(|ability| ability.has(id));
+        let ability = by_id.or_else(|| by_use.next());
+        let Some(ability) = ability.filter(|_| !is_site) else {
+            return Ok(None);
+        };
+        let mut sources = Vec::new();
+        for file in OPTION_SOURCES {
+            sources.extend(self.text(file)?);
+        }
+        let options = ability.uses.iter().map(|name| OptionHelp {
+            name: name.clone(),
+            help: sources
+                .iter()
+                .find_map(|source| documentation(source, name)),
+        });
+        Ok(Some(AbilityExplanation {
+            ability: ability.clone(),
+            options: options.collect(),
+        }))
+    }
+
+    /// The text of a file of the project or else of the template.
+    fn text(&self, file: &str) -> Result<Option<String>> {
+        match &self.project {
+            Some(project) => project.read(file),
+            None => Ok(text_in(&self.plain, file)),
+        }
     }
 
     /// The explanation of the site `id`.
@@ -239,10 +309,23 @@ impl<'t> Explainer<'t> {
 
     fn unknown(&self, id: &str) -> Error {
         let summaries = self.summaries();
-        let ids: Vec<_> = summaries.iter().map(|site| site.id.as_str()).collect();
-        Error::input(format!("there is no site `{id}`"))
-            .in_argument("TODO-ID", id, 0..id.len(), "no site")
-            .help(suggest(id, ids, "the sites"))
+        let sites = summaries.iter().map(|site| site.id.as_str());
+        let error = |one| {
+            Error::input(format!("there is no {one} `{id}`")).in_argument(
+                "ID",
+                id,
+                0..id.len(),
+                &format!("no {one}"),
+            )
+        };
+        if self.abilities.is_empty() {
+            return error("site").help(suggest(id, sites.collect::<Vec<_>>(), "the sites"));
+        }
+        let abilities = self.abilities.iter().map(|ability| ability.id.as_str());
+        let near = similar(id, sites.chain(abilities).collect::<Vec<_>>());
+        let near = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+        let all = "`kiln explain` lists the sites and abilities";
+        error("site or ability").help(format!("{near}{all}"))
     }
 
     /// The markers of the project that the template does not define.
@@ -343,11 +426,7 @@ impl<'t> Explainer<'t> {
     fn guard(&self, test: &str) -> Result<Guard> {
         let (module, name) = test.rsplit_once("::").unwrap_or(("main", test));
         let file = format!("{CONTRACT}/{}.rs", module.replace("::", "/"));
-        let text = match &self.project {
-            Some(project) => project.read(&file)?,
-            None => text_in(&self.plain, &file),
-        };
-        let text = text.unwrap_or_default();
+        let text = self.text(&file)?.unwrap_or_default();
         let items = Items::parse(&text).unwrap_or_default();
         let function = items.function(name);
         let doc = function.map(|function| function.doc.join(" "));
@@ -536,6 +615,16 @@ fn rendered<'t>(template: &'t Template, example: Option<(&Example, bool)>) -> Re
     let answers = Answers::complete(template, name, values.unwrap_or_default())?;
     let example = example.and_then(|(example, filled)| filled.then_some(example));
     render_example(template, example, &answers, Path::new(SAMPLE))
+}
+
+/// The ids of the template's abilities, and what they do.
+///
+/// # Errors
+/// The template is invalid.
+pub fn ability_ids(template: &Template) -> Result<Vec<(String, String)>> {
+    let abilities = Explainer::of_template(template)?.abilities.into_iter();
+    let ids = abilities.map(|ability| (ability.id, ability.what));
+    Ok(ids.collect())
 }
 
 /// The ids and tasks of the template's TODO sites.

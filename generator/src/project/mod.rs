@@ -1,6 +1,7 @@
 //! Projects: writing them to disk, their record, their open TODO sites, and merging later changes
 //! of the template.
 
+pub mod ability;
 pub mod engine;
 pub mod explain;
 pub(crate) mod git;

@@ -360,7 +360,7 @@ fn unaveraged_model<T: Task>(replica: &ReplicaContext) -> Result<T::Model> {
 pub fn inference_model<T: Task>() -> Result<T::Model> {
     T::with_registry(|registry| registry.inference.clone()).context(
         "no model is prepared for inference on this thread: \
-         `strategy.run_on_all(globals::prepare_inference)` does so after training",
+         `strategy.run_on_all(prepare_inference::<Project>)` does so after training",
     )
 }
 

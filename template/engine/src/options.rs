@@ -108,7 +108,8 @@ pub struct Options {
     pub seed: u64,
 
     /// Precision of matrix products and convolutions in the engine's layers (mixed precision). Weights, norms,
-    /// losses, sums over replicas and updates stay in float32.
+    /// losses, sums over replicas and updates stay in float32, and so do layers called by Burn's own `forward`, which a
+    /// warning names.
     #[arg(long, global = true, value_enum, default_value_t = Precision::Float32)]
     pub precision: Precision,
 
@@ -122,7 +123,7 @@ pub struct Options {
     #[arg(long, global = true)]
     pub ema_warmup: bool,
 
-    /// Weights for validation, test and predictions [default: ema in trainings with --ema and for their
+    /// Weights for validation, test, predictions and export [default: ema in trainings with --ema and for their
     /// checkpoints, otherwise model].
     #[arg(long, global = true, value_enum, value_name = "WHICH")]
     pub weights: Option<Weights>,
@@ -328,7 +329,8 @@ pub enum Command {
     Test(Test),
     /// Predict with a checkpoint, on one device.
     Infer(Infer),
-    /// Write the weights of a checkpoint to a file for other programs, or for --init-from.
+    /// Write the weights of a checkpoint, averaged ones if it has any (--weights), to a file for other programs, or
+    /// for --init-from.
     Export(Export),
     /// Compile and tune the GPU kernels of a training with these options, for --kernels on other machines.
     Compile(Compile),

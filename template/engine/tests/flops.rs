@@ -17,7 +17,10 @@ use burn::{
 };
 use kiln_engine::{
     flops::{Flops, Recording, add, count},
-    layers::{causal_attention, conv_transpose2d, conv2d, conv2d_relu_max_pool2d, gelu, linear},
+    layers::{
+        causal_attention, causal_self_attention, conv_transpose2d, conv2d, conv2d_relu_max_pool2d,
+        gelu, layer_norm, linear,
+    },
 };
 use serde_json::Value;
 
@@ -229,18 +232,31 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: Tensor<3>, linear: fn(&Linear, Tensor<3>) -> Tensor<3>) -> Tensor<3> {
-        let all = linear(&self.input, self.norms[0].forward(x.clone()));
-        let part = |number| {
-            let part = all.clone().narrow(2, number * WIDTH, WIDTH);
-            part.reshape([EXAMPLES, CONTEXT, HEADS, WIDTH / HEADS])
-                .swap_dims(1, 2)
-        };
-        let mixed = causal_attention(part(0), part(1), part(2)).swap_dims(1, 2);
-        let x = x + linear(&self.mixed, mixed.reshape([EXAMPLES, CONTEXT, WIDTH]));
-        let hidden = linear(&self.hidden, self.norms[1].forward(x.clone()));
+    fn forward(&self, x: Tensor<3>, linear: LinearLayer, attend: Attention) -> Tensor<3> {
+        let all = linear(&self.input, layer_norm(&self.norms[0], x.clone()));
+        let x = x + linear(&self.mixed, attend(all));
+        let hidden = linear(&self.hidden, layer_norm(&self.norms[1], x.clone()));
         x + linear(&self.output, gelu(hidden))
     }
+}
+
+type LinearLayer = fn(&Linear, Tensor<3>) -> Tensor<3>;
+
+/// From queries, keys and values, `[EXAMPLES, CONTEXT, 3 * WIDTH]`, to `[EXAMPLES, CONTEXT, WIDTH]`.
+type Attention = fn(Tensor<3>) -> Tensor<3>;
+
+fn at_once(all: Tensor<3>) -> Tensor<3> {
+    causal_self_attention(all, HEADS)
+}
+
+fn of_parts(all: Tensor<3>) -> Tensor<3> {
+    let part = |number| {
+        let part = all.clone().narrow(2, number * WIDTH, WIDTH);
+        part.reshape([EXAMPLES, CONTEXT, HEADS, WIDTH / HEADS])
+            .swap_dims(1, 2)
+    };
+    let mixed = causal_attention(part(0), part(1), part(2)).swap_dims(1, 2);
+    mixed.reshape([EXAMPLES, CONTEXT, WIDTH])
 }
 
 fn norm(device: &Device) -> LayerNorm {
@@ -264,7 +280,7 @@ impl LanguageModel {
         }
     }
 
-    fn forward(&self, linear: fn(&Linear, Tensor<3>) -> Tensor<3>) -> Tensor<3> {
+    fn forward(&self, linear: LinearLayer, attend: Attention) -> Tensor<3> {
         let device = Device::flex();
         let bytes = Tensor::<2, Int>::zeros([EXAMPLES, CONTEXT], &device);
         let places = Tensor::<1, Int>::arange(0..CONTEXT as i64, &device).unsqueeze();
@@ -272,20 +288,24 @@ impl LanguageModel {
         let x = self
             .blocks
             .iter()
-            .fold(x, |x, block| block.forward(x, linear));
-        linear(&self.head, self.norm.forward(x))
+            .fold(x, |x, block| block.forward(x, linear, attend));
+        linear(&self.head, layer_norm(&self.norm, x))
     }
 }
 
 #[test]
 fn a_language_model() {
     let model = LanguageModel::new(&device());
-    let flops = compare("language_model", &model, |model| model.forward(linear));
-    assert_complete(&flops);
+    for attend in [at_once, of_parts] {
+        let flops = compare("language_model", &model, |model| {
+            model.forward(linear, attend)
+        });
+        assert_complete(&flops);
+    }
     // Linear layers that are not seen count once per token.
     let tokens = Some(EXAMPLES * CONTEXT);
     let flops = compare_with_tokens("language_model", &model, tokens, |model| {
-        model.forward(|layer, x| layer.forward(x))
+        model.forward(|layer, x| layer.forward(x), at_once)
     });
     assert_eq!(flops.incomplete.len(), 9);
     assert_eq!(flops.incomplete[0], "blocks.0.input");

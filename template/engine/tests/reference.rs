@@ -161,6 +161,34 @@ fn the_area_under_roc_is_that_of_scikit_learn() {
     }
 }
 
+/// All examples as the tokens of one.
+#[test]
+fn tokens_give_the_values_of_as_many_examples() {
+    let expected = reference("classification");
+    let (logits, tokens) = (matrix(&expected["logits"], 4), labels(&expected["labels"]));
+    let logits = logits.transpose().unsqueeze_dim::<3>(0); // [1, 4, tokens]
+    let tokens = tokens.unsqueeze_dim::<2>(0); // [1, tokens]
+    for (correct, name) in [
+        (sparse_categorical_accuracy(&logits, &tokens), "accuracy"),
+        (
+            sparse_top_k_categorical_accuracy(&logits, &tokens, 2),
+            "top_2_accuracy",
+        ),
+    ] {
+        let mut mean = Mean::new("accuracy");
+        mean.update_observations(&correct, None).unwrap(); // [1, tokens]
+        assert_close(mean.result(), &expected[name]);
+        assert_eq!((mean.examples(), mean.observations()), (1, 61));
+    }
+    let expected = reference("binary");
+    let scores = matrix(&expected["scores"], 1).transpose(); // [1, tokens]
+    let tokens = labels(&expected["labels"]).unsqueeze_dim::<2>(0); // [1, tokens]
+    let mut area = AreaUnderRoc::new("auc");
+    area.update(&scores, &tokens).unwrap();
+    assert_close(area.result().unwrap(), &expected["area_under_roc"]);
+    assert_eq!((area.examples(), area.observations()), (1, 61));
+}
+
 #[test]
 fn what_is_not_defined_or_does_not_fit_is_told() {
     let device = Device::flex();

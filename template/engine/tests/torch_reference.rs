@@ -151,6 +151,49 @@ fn statistics_of_a_confusion_matrix() {
 }
 
 #[test]
+fn intersections_and_dice_are_those_of_scikit_learn_and_torchmetrics() {
+    let (expected, device) = (reference("segmentation"), Device::flex());
+    let masks = |name: &str| labels(&expected[name], [EXAMPLES, 2, 3], &device);
+    let (labels, predicted) = (masks("labels"), masks("predicted"));
+    let logits = predicted.one_hot::<4>(5).float(); // [examples, height, width, classes]
+    let logits = logits.permute([0, 3, 1, 2]); // [examples, classes, height, width]
+    let empty = ConfusionMatrix::new("mask", 5).ignoring(255);
+    let update = |masks: &mut ConfusionMatrix, at: &Range<usize>| {
+        masks.update(&part(&logits, at), &int_part(&labels, at))
+    };
+    for (iou, dice) in [("iou", "dice"), ("iou_of_torchmetrics", "f1")] {
+        let expected = [
+            ("_iou", number(&expected[iou])),
+            ("_dice", number(&expected[dice])),
+        ];
+        let statistics = &[Statistic::Iou, Statistic::Dice];
+        check(&empty.clone().reporting(statistics), &expected, update);
+    }
+    let by_class = ["iou_by_class", "f1_by_class", "dice_by_class"];
+    let [ious, f1s, dices] = by_class.map(|name| floats(&expected[name]));
+    let names = ["_iou_0", "_iou_1", "_iou_2", "_iou_3"];
+    let occurring: Vec<_> = names.into_iter().zip(ious.iter().copied()).collect();
+    let statistics = &[Statistic::PerClassIou];
+    check(&empty.clone().reporting(statistics), &occurring, update);
+    let mut all = empty;
+    update(&mut all, &(0..EXAMPLES)).unwrap();
+    assert_eq!((ious.len(), f1s.len(), dices.len()), (5, 5, 4));
+    let of_classes = |value: fn(&ConfusionMatrix, usize) -> f64, expected: &[f64]| {
+        for (class, expected) in expected.iter().enumerate() {
+            let value = value(&all, class);
+            assert!(
+                (value - expected).abs() < 1e-6,
+                "{class}: {value} and {expected}"
+            );
+        }
+    };
+    of_classes(ConfusionMatrix::iou, &ious);
+    of_classes(ConfusionMatrix::f1, &f1s);
+    of_classes(ConfusionMatrix::dice, &f1s);
+    of_classes(ConfusionMatrix::dice, &dices);
+}
+
+#[test]
 fn calibration_is_that_of_torchmetrics() {
     let (expected, device) = (reference("classification"), Device::flex());
     let logits = tensor(&expected["logits"], [EXAMPLES, 4], &device);

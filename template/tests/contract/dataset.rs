@@ -179,7 +179,7 @@ fn augmentation_repeats_and_makes_a_batch() {
         );
         for seed in 1..=5 {
             let augmented = augmented(seed)?;
-            job.strategy.run_on_all(globals::prepare_inference)?;
+            job.prepare_inference()?;
             let losses = job.strategy.run_on_first(move |replica| {
                 let device = replica.device().clone().without_autodiff();
                 losses(&Batch::collate(augmented.clone(), &device)?)

@@ -8,7 +8,7 @@ use kiln_engine::{
 };
 use training::{
     dataset::Example,
-    globals::{self, Project, Split},
+    globals::{Project, Split},
     test::distributed_test_step,
     validation::distributed_validation_step,
 };
@@ -28,7 +28,7 @@ fn evaluate(
         let job = set_up_replicas(replicas)?;
         let before = job.parameters()?;
         reset_metrics::<Project>(split)?;
-        job.strategy.run_on_all(globals::prepare_inference)?;
+        job.prepare_inference()?;
         for batch in data(&job).epoch(1) {
             step(batch)?;
         }

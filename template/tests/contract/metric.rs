@@ -90,7 +90,7 @@ fn best_metric(job: &Job, parameters: &[f32]) -> Result<Option<f64>> {
     let values = parameters.to_owned();
     job.strategy
         .run_on_all(move |_| update_model::<Project>(|model| load_parameters(model, &values)))?;
-    job.strategy.run_on_all(globals::prepare_inference)?;
+    job.prepare_inference()?;
     reset_metrics::<Project>(Split::Validation)?;
     for batch in job.datasets.validation.epoch(1).take(BATCHES) {
         distributed_validation_step(batch)?;

@@ -6,26 +6,29 @@ use std::{
 use anyhow::{Result, ensure};
 use burn::module::Module;
 use kiln_engine::{
+    globals::inference_model,
+    loss::Losses,
     optim::FlatGradients,
     pipeline::{ensure_split, run_stages},
     replica::replica_context,
     weights::ensure_names,
 };
 use training::{
-    globals,
+    globals::{self, Project},
     loss::per_example_losses,
     model::{STAGES, WEIGHT_NAMES},
     train::{distributed_train_step, train_step},
 };
 
-use crate::support::{amounts, contract, difference, set_up, set_up_replicas, values};
+use crate::support::{amounts, contract, difference, losses, set_up, set_up_replicas, values};
 
 #[test]
 fn every_parameter_gets_a_gradient() {
     contract("model.architecture", || {
         let job = set_up_replicas(1)?;
         job.with_batch(amounts().examples, |batch| {
-            let (_, gradients) = train_step(batch)?;
+            let (losses, gradients) = train_step(batch.clone())?;
+            ensure_repeats([losses, train_step(batch)?.0].map(total))?;
             let gradients = FlatGradients::new(&globals::model()?, gradients)?;
             ensure!(
                 gradients.iter().count() > 0,
@@ -47,10 +50,29 @@ fn every_parameter_gets_a_gradient() {
     });
 }
 
+/// The sum of the losses of a step.
+fn total(losses: Losses) -> f64 {
+    losses.iter().map(|(_, loss)| loss).sum()
+}
+
+/// Random layers are off here, as in validation.
+fn ensure_repeats([first, second]: [f64; 2]) -> Result<()> {
+    ensure!(
+        (first - second).abs() <= 1e-4 * first.abs().max(1.0),
+        "the same batch gives a loss of {first}, and then of {second}: does `forward` draw random numbers? Draw them \
+         in a layer, such as `burn::nn::GaussianNoise`, which is off in validation and repeats with the seed"
+    );
+    Ok(())
+}
+
 #[test]
 fn examples_do_not_mix() {
     contract("model.architecture", || {
         let job = set_up_replicas(1)?;
+        job.prepare_inference()?;
+        let loss = || job.with_batch(amounts().few, |batch| losses(&batch.valid()));
+        let sum = |losses: Vec<f32>| losses.into_iter().map(f64::from).sum();
+        ensure_repeats([loss()?, loss()?].map(sum))?;
         let (alone, together) = job.losses_alone_and_together(amounts().few)?;
         ensure!(
             together.len() == alone.len(),
@@ -80,9 +102,9 @@ fn each_layer_is_in_one_stage() {
 fn the_stages_are_the_model() {
     contract("model.split", || {
         let job = set_up_replicas(1)?;
-        job.strategy.run_on_all(globals::prepare_inference)?;
+        job.prepare_inference()?;
         job.with_batch(amounts().few, |batch| {
-            let (model, batch) = (globals::inference_model()?, batch.valid());
+            let (model, batch) = (inference_model::<Project>()?, batch.valid());
             let devices = vec![replica_context()?.device().clone(); STAGES.len()];
             let staged = run_stages(&model, STAGES, &devices, &batch).into();
             let [whole, staged] = [model.forward(&batch), staged]

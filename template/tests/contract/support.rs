@@ -12,7 +12,7 @@ use burn::{
 use clap::Parser;
 use kiln_engine::{
     data::{BatchOptions, Collate, Datasets, Remainder, Shard, Subset},
-    globals::enable_training_layers,
+    globals::{self as engine, enable_training_layers},
     model::lock_generator,
     replica::{PerReplica, visible_devices},
     strategy::Strategy,
@@ -216,9 +216,16 @@ impl Job {
             .context("no replica has examples")
     }
 
+    /// Prepares the model of all replicas for validation and test.
+    pub fn prepare_inference(&self) -> Result<()> {
+        self.strategy
+            .run_on_all(engine::prepare_inference::<Project>)
+            .map(drop)
+    }
+
     /// The losses of the first `examples` training examples, in batches of one, and all in one batch.
     pub fn losses_alone_and_together(&self, examples: usize) -> Result<(Vec<f32>, Vec<f32>)> {
-        self.strategy.run_on_all(globals::prepare_inference)?;
+        self.prepare_inference()?;
         let losses = |batch: Batch| losses(&batch.valid());
         let mut alone = Vec::new();
         for shards in self.batches(examples, 1)? {

@@ -167,6 +167,7 @@ impl Finder<'_> {
         };
         let mut warnings: Vec<String> = cuda.warning().into_iter().collect();
         warnings.extend(self.mig(&gpus));
+        warnings.extend(self.others(&gpus));
         Nvidia {
             driver: match found {
                 Ok(version) => self.driver(&version, &cuda),
@@ -414,29 +415,5 @@ impl Finder<'_> {
             Ran::Said(text) => version(text.split_once("+cuda")?.1),
             _ => None,
         }
-    }
-
-    /// GPUs that are divided into instances.
-    fn mig(&self, gpus: &[Gpu]) -> Option<String> {
-        if gpus.is_empty() {
-            return None;
-        }
-        let arguments = ["--query-gpu=mig.mode.current", "--format=csv,noheader"];
-        let Ran::Said(text) = self.machine.run("nvidia-smi", &arguments) else {
-            return None;
-        };
-        let modes = text.lines().map(str::trim).enumerate();
-        let divided: Vec<String> = modes
-            .filter(|(_, mode)| *mode == "Enabled")
-            .map(|(index, _)| index.to_string())
-            .collect();
-        let divided = divided.join(",");
-        (!divided.is_empty()).then(|| {
-            format!(
-                "MIG divides the GPU {divided}: a process gets one instance with a share of the memory, which \
-                 CUDA_VISIBLE_DEVICES names as `nvidia-smi -L` lists it; to train on the whole GPU: sudo \
-                 nvidia-smi -i {divided} -mig 0"
-            )
-        })
     }
 }

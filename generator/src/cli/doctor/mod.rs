@@ -4,6 +4,7 @@ mod cuda;
 mod install;
 mod machine;
 mod parts;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
@@ -183,8 +184,10 @@ impl Diagnosis {
             let _ = writeln!(
                 text,
                 "\nA build with `cuda` or `rocm` fetches LLVM. Without a network, put it there by hand, and \
-                 build with\n{}=1:",
-                llvm::OFFLINE
+                 build with\n{}=1; in an image, COPY both files to\n{}, as \
+                 launch/Dockerfile of a project for Kubernetes does:",
+                llvm::OFFLINE,
+                llvm::IN_IMAGE
             );
         }
         for file in &self.fetches {

@@ -470,6 +470,58 @@ fn a_gpu_that_is_divided_is_told() {
     assert_eq!(diagnose(&fake).warnings, [""; 0]);
 }
 
+const PROCESSES: &str =
+    "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader";
+const MODES: &str = "nvidia-smi --query-gpu=index,compute_mode --format=csv,noheader";
+
+#[test]
+fn other_processes_on_a_gpu_are_told() {
+    let mut fake = with_cuda("12.4", "12.4");
+    assert_eq!(diagnose(&fake).warnings, [""; 0], "without an answer");
+    fake.programs
+        .insert(MODES, said("0, Default\n1, Exclusive_Process"));
+    fake.programs.insert(PROCESSES, said(""));
+    assert_eq!(diagnose(&fake).warnings, [""; 0], "the GPU is free");
+    let lines = "4242, python3, 30210 MiB\n4243, /opt/my, own/train, [N/A]";
+    fake.programs.insert(PROCESSES, said(lines));
+    let diagnosis = diagnose(&fake);
+    assert_eq!(
+        diagnosis.warnings,
+        [
+            "other processes compute on the GPUs of this machine: 4242 python3 (30210 MiB), 4243 /opt/my, \
+             own/train ([N/A]); a program on the same GPU has the memory that they leave and, without NVIDIA's \
+             MPS, takes turns with them. Choose other GPUs with --devices or CUDA_VISIBLE_DEVICES",
+            "the GPU 1 takes one process (compute mode Exclusive_Process); to change that: sudo nvidia-smi -i 1 -c \
+             DEFAULT"
+        ]
+    );
+    assert!(of(&diagnosis.hardware, "cuda").usable);
+    assert!(diagnosis.text().contains("warning: other processes"));
+    // MPS shares GPUs, and is no program that computes.
+    let server = "77, nvidia-cuda-mps-server, 29 MiB";
+    fake.programs.insert(MODES, said("0, Default"));
+    fake.programs.insert(PROCESSES, said(server));
+    assert_eq!(diagnose(&fake).warnings, [""; 0]);
+    let both = Ran::Said(format!("{server}\n4242, python3, 30210 MiB"));
+    fake.programs.insert(PROCESSES, both);
+    let shared = diagnose(&fake).warnings;
+    assert_eq!(shared.len(), 1, "{shared:?}");
+    assert!(shared[0].contains("python3") && !shared[0].contains("turns"));
+}
+
+#[test]
+fn a_gpu_that_takes_no_process_is_told() {
+    let mut fake = with_cuda("12.4", "12.4");
+    fake.programs
+        .insert(MODES, said("0, Default\n1, Prohibited\n2, [N/A]"));
+    assert_eq!(
+        diagnose(&fake).warnings,
+        [
+            "the GPU 1 takes no process (compute mode Prohibited); to change that: sudo nvidia-smi -i 1 -c DEFAULT"
+        ]
+    );
+}
+
 #[test]
 fn nccl_must_have_the_name_that_cubecl_opens() {
     let mut fake = full();
@@ -557,7 +609,8 @@ fn what_a_build_for_gpus_fetches_is_told_until_it_is_there() {
         told,
         snapbox::str![[r#"
  Without a network, put it there by hand, and build with
-TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD=1:
+TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD=1; in an image, COPY both files to
+/root/.cache/tracel, as launch/Dockerfile of a project for Kubernetes does:
   https://github.com/tracel-ai/tracel-llvm/releases/download/v23.1.0-4/linux-x64.tar.xz
     to /home/me/.cache/tracel/tracel-llvm-23.1.0-4-linux-x64.tar.xz
   https://github.com/tracel-ai/tracel-llvm/releases/download/v23.1.0-4/linux-x64.checksums.json
@@ -856,7 +909,7 @@ proptest::proptest! {
     #[test]
     fn no_answer_is_too_odd(
         text in "(\\PC|[\n\t=,.{}\":]|card|_GPU|deviceType|libclang|HYDRA|Version:|CUDA Version: |release |\\+cuda\
-                 |Enabled|[0-9]{1,30}|lib|\\.so){0,40}",
+                 |Enabled|1, Prohibited\n|7, a, b\n|[0-9]{1,30}|lib|\\.so){0,40}",
         release in "(ID|ID_LIKE|[=\"\n ]|\\PC){0,20}",
     ) {
         let mut fake = full();
@@ -936,7 +989,8 @@ To install missing parts:
     sudo apt install libvulkan1 mesa-vulkan-drivers vulkan-tools
 
 A build with `cuda` or `rocm` fetches LLVM. Without a network, put it there by hand, and build with
-TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD=1:
+TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD=1; in an image, COPY both files to
+/root/.cache/tracel, as launch/Dockerfile of a project for Kubernetes does:
   https://github.com/tracel-ai/tracel-llvm/releases/download/v23.1.0-4/linux-x64.tar.xz
     to /home/me/.cache/tracel/tracel-llvm-23.1.0-4-linux-x64.tar.xz
   https://github.com/tracel-ai/tracel-llvm/releases/download/v23.1.0-4/linux-x64.checksums.json

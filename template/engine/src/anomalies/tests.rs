@@ -10,7 +10,7 @@ use burn::{
 use super::*;
 use crate::{
     data::Shard,
-    layers::linear,
+    layers::{layer_norm, linear},
     loss::compute_average_loss,
     pipeline::Stage,
     strategy::{ModelParallelStrategy, Strategy},
@@ -150,11 +150,28 @@ fn the_layer_that_overflows_is_named_with_the_example() {
     assert_names(Some(hidden), place);
 }
 
-#[test]
-fn a_layer_that_is_not_seen_is_between_two_that_are() {
+/// A net whose norm overflows.
+fn with_large_norm() -> Net {
     let mut net = net();
     let large = || Param::from_tensor(Tensor::from_floats([3e38, 3e38], &net.norm.gamma.device()));
     (net.norm.gamma, net.norm.beta) = (large(), Some(large()));
+    net
+}
+
+#[test]
+fn a_norm_that_is_called_as_a_layer_is_seen() {
+    let net = with_large_norm();
+    let anomaly = of_step(&net, 2, || {
+        mean(output(&net, X, |x| layer_norm(&net.norm, x)))
+    });
+    let place = "in the forward pass, the output of `norm` (layer_norm, [2, 2] to [2, 2]) is the first that is not \
+                 finite, with inf at example 100 of the training data, from a finite input; ";
+    assert_names(anomaly, place);
+}
+
+#[test]
+fn a_layer_that_is_not_seen_is_between_two_that_are() {
+    let net = with_large_norm();
     let place = format!(
         "in the forward pass, the input of `last` (linear, [2, 2] to [2, 1]) is the first that is not finite, with \
          inf at example 100 of the training data, and the output of `first` (linear, [2, 2] to [2, 2]) is finite: \

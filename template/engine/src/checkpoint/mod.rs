@@ -539,10 +539,25 @@ impl Checkpoint {
         Checkpoint { weights, ..self }
     }
 
+    /// Whether the checkpoint has averaged weights beside those of the model.
+    pub(crate) fn has_averages(&self) -> bool {
+        self.files.contains_key(EMA.model)
+    }
+
+    /// The weights that are loaded.
+    ///
+    /// # Errors
+    /// The checkpoint has no averaged weights, and they are asked for.
+    pub(crate) fn weights(&self) -> Result<Weights> {
+        Ok(match self.model_files()? == EMA {
+            true => Weights::Ema,
+            false => Weights::Model,
+        })
+    }
+
     /// The files of the chosen weights.
     fn model_files(&self) -> Result<ModelFiles> {
-        let has_average = self.files.contains_key(EMA.model);
-        match (self.weights, has_average) {
+        match (self.weights, self.has_averages()) {
             (None | Some(Weights::Ema), true) => Ok(EMA),
             (None | Some(Weights::Model), _) => Ok(MODEL),
             (Some(Weights::Ema), false) => bail!(
@@ -578,7 +593,7 @@ impl Checkpoint {
     /// # Errors
     /// The checkpoint has none, and they are asked for.
     pub(crate) fn note_averaged_predictions(&self) -> Result<()> {
-        if self.model_files()? == EMA {
+        if self.weights()? == Weights::Ema {
             terminal::warn(self.averaged("predicting with"));
         }
         Ok(())

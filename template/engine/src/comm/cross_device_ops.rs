@@ -506,20 +506,20 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_replica_that_ended_its_step_is_released() {
-        for waits_first in [true, false] {
+        for waiting_before in 0..=2 {
             let ops = &SharedMemory::new(3);
             // Those that ended an earlier step come again.
             (0..3).for_each(|rank| ops.end_step(rank));
             ops.begin_step();
             let error = thread::scope(|scope| {
-                let wait = |rank| move || ops.all_gather(rank, 1).unwrap_err().to_string();
-                let first = scope.spawn(wait(1));
-                if waits_first {
-                    thread::sleep(Duration::from_millis(20));
-                }
+                let wait =
+                    |rank| scope.spawn(move || ops.all_gather(rank, 1).unwrap_err().to_string());
+                let mut waiting: Vec<_> = (0..waiting_before).map(wait).collect();
+                thread::sleep(Duration::from_millis(20));
                 ops.end_step(2);
-                let second = scope.spawn(wait(0));
-                let errors = [first, second].map(|thread| thread.join().unwrap());
+                waiting.extend((waiting_before..2).map(wait));
+                let errors = waiting.into_iter().map(|thread| thread.join().unwrap());
+                let errors: Vec<_> = errors.collect();
                 assert_eq!(errors[0], errors[1]);
                 errors[0].clone()
             });

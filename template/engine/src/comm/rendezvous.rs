@@ -34,7 +34,7 @@ pub struct Rendezvous {
 struct State {
     arrived: usize,
     /// The ranks of the parties that wait no more.
-    gone: Vec<usize>,
+    finished: Vec<usize>,
     failure: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Rendezvous {
             self.changed.notify_all();
             return Ok(());
         }
-        self.fail_if_stuck(&mut state);
+        self.fail_if_deadlocked(&mut state);
         drop(state);
         self.wait_for(meeting)
     }
@@ -95,33 +95,37 @@ impl Rendezvous {
 
     /// Fails all current and later waits with the error `reason`; the first reason is kept.
     pub fn abort(&self, reason: impl Display) {
-        self.lock()
-            .failure
-            .get_or_insert_with(|| reason.to_string());
+        self.fail(&mut self.lock(), reason);
+    }
+
+    fn fail(&self, state: &mut State, reason: impl Display) {
+        let failure = &mut state.failure;
+        failure.get_or_insert_with(|| reason.to_string());
         self.changed.notify_all();
     }
 
     /// Begins a step of all parties.
     pub fn begin(&self) {
-        self.lock().gone.clear();
+        self.lock().finished.clear();
     }
 
     /// Says that the party `rank` waits no more until the next [`begin`](Self::begin).
     pub fn leave(&self, rank: usize) {
         let mut state = self.lock();
-        state.gone.push(rank);
-        self.fail_if_stuck(&mut state);
+        state.finished.push(rank);
+        self.fail_if_deadlocked(&mut state);
     }
 
     /// Fails if all parties but those that left are waiting.
-    fn fail_if_stuck(&self, state: &mut State) {
-        let is_stuck = state.arrived > 0 && state.arrived + state.gone.len() == self.parties;
-        if let (true, Some(rank)) = (is_stuck, state.gone.first()) {
-            state.failure.get_or_insert(format!(
+    fn fail_if_deadlocked(&self, state: &mut State) {
+        let is_deadlocked =
+            state.arrived > 0 && state.arrived + state.finished.len() == self.parties;
+        if let (true, Some(&rank)) = (is_deadlocked, state.finished.first()) {
+            let reason = format!(
                 "replica {rank} ended its step while others wait for it in a reduction: all replicas must call \
                  `apply_gradients` and other reductions equally often, also where their shard is empty"
-            ));
-            self.changed.notify_all();
+            );
+            self.fail(state, reason);
         }
     }
 

@@ -55,6 +55,32 @@ pub fn count<M: Module>(
     }
 }
 
+/// Burn's layers that multiply their input by a weight.
+const WITH_PRODUCTS: [&str; 8] = [
+    "Linear",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "DeformConv2d",
+];
+
+/// The linear and convolutional layers of Burn in `model` whose weights no recorded use has: paths and types.
+/// Parameters of the model's own are left out, as they may be in no product.
+pub(crate) fn unrecorded<M: Module>(model: &M, observed: &[Observed]) -> Vec<(String, String)> {
+    let mut weights = Weights::default();
+    model.visit(&mut weights);
+    let recorded: HashSet<_> = observed.iter().filter_map(|used| used.weight).collect();
+    let weights = weights.0.into_iter().filter(|weight| {
+        WITH_PRODUCTS.contains(&&*weight.layer_type) && !recorded.contains(&weight.id)
+    });
+    weights
+        .map(|weight| (weight.layer, weight.layer_type))
+        .collect()
+}
+
 /// The layers that were not recorded.
 struct Rest {
     recorded: HashSet<ParamId>,

@@ -3,7 +3,7 @@
 //!
 //! Burn has no hooks on layers. The functions of [`crate::layers`] record their operations while the first replica
 //! trains on one shard. Other layers are found by their parameters, which no record has; [`count`] estimates or names
-//! them.
+//! them. The same record tells `precision::unrounded` which layers stay in float32.
 
 mod count;
 pub mod peak;
@@ -13,11 +13,14 @@ use std::cell::RefCell;
 
 use anyhow::Result;
 
+pub(crate) use count::unrecorded;
 pub use count::{Flops, count};
 pub use recording::{Observed, Recording, add};
-pub(crate) use recording::{attention, convolution, product, transposed_convolution};
+pub(crate) use recording::{
+    attention, convolution, product, self_attention, transposed_convolution,
+};
 
-use crate::{globals, task::Task};
+use crate::{globals, precision::unrounded, task::Task};
 
 /// The count of this thread's replica.
 enum State {
@@ -59,7 +62,8 @@ pub(crate) fn recording() -> Option<Recording> {
     })
 }
 
-/// Trains with `step` on a shard of `examples` examples and counts its FLOPs, if this is asked for.
+/// Trains with `step` on a shard of `examples` examples and records its layers, if the count of its FLOPs or the check
+/// of [`unrounded`] is due.
 ///
 /// # Errors
 /// Those of `step`.
@@ -69,13 +73,20 @@ pub(crate) fn observe<T: Task, R>(
     step: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
     let is_armed = STATE.with_borrow(|state| matches!(state, State::Armed));
-    if !is_armed || examples == 0 {
+    if !(is_armed || unrounded::is_due()) || examples == 0 {
         return step();
     }
     let recording = Recording::default();
     let output = recording.clone().during(step)?;
     let observed = recording.finish();
-    let flops = globals::with_model::<T, _>(|model| count(model, &observed, examples, tokens))?;
-    STATE.set(State::Counted(flops));
+    globals::with_model::<T, _>(|model| {
+        if unrounded::is_due() {
+            unrounded::check(model, &observed);
+        }
+        if is_armed {
+            let flops = count(model, &observed, examples, tokens);
+            STATE.set(State::Counted(flops));
+        }
+    })?;
     Ok(output)
 }

@@ -131,16 +131,29 @@ pub(crate) fn attention(queries: &Tensor<4>, keys: &Tensor<4>, values: &Tensor<4
         let [batch, heads, time, size] = queries.dims();
         let seen = keys.dims()[2];
         let product = 2.0 * product_of(&[batch, heads, time, seen, size]);
-        let tracked = [queries, keys, values].map(Tensor::is_tracked);
-        let [queries, keys, values] = tracked.map(f64::from);
-        let scores = f64::from(tracked[0] || tracked[1]);
-        Observed {
-            weight: None,
-            kind: Kind::Other,
-            forward: 2.0 * product,
-            backward: (queries + keys + values + scores) * product,
-        }
+        of_attention(product, [queries, keys, values].map(Tensor::is_tracked))
     });
+}
+
+/// As [`attention`], of queries, keys and values side by side in `[batch, time, 3 * width]`.
+pub(crate) fn self_attention(all: &Tensor<3>) {
+    record(|| {
+        let [batch, time, values] = all.dims();
+        let product = 2.0 * product_of(&[batch, time, time, values / 3]);
+        of_attention(product, [all.is_tracked(); 3])
+    });
+}
+
+/// Attention of two products of `product` FLOPs each, with the inputs that have a gradient.
+fn of_attention(product: f64, with_gradient: [bool; 3]) -> Observed {
+    let [queries, keys, values] = with_gradient.map(f64::from);
+    let scores = f64::from(with_gradient[0] || with_gradient[1]);
+    Observed {
+        weight: None,
+        kind: Kind::Other,
+        forward: 2.0 * product,
+        backward: (queries + keys + values + scores) * product,
+    }
 }
 
 fn with_weight<const D: usize, const W: usize>(

@@ -1,8 +1,7 @@
 //! The folder in which kernels are kept, and bundles of them.
 
 use std::{
-    fmt, fs,
-    io::{self, Write},
+    fmt,
     path::{Path, PathBuf},
     sync::{Once, OnceLock},
 };
@@ -17,14 +16,12 @@ use burn::{
     tensor::{Device, DeviceIdentity},
 };
 
+use super::warnings::{self, Made};
 use crate::{options::Options, report::terminal, run_record};
 
 /// The first segment of the namespaces of CubeCL's records of past runs, and of results of tuning.
 const RECORDS: &str = "records";
 const TUNING: &str = "autotune";
-
-/// Bytes written to see whether the folder has room, about those of the kernels of a small model.
-const PROBE: usize = 1 << 20;
 
 /// The bundle of `--kernels`.
 static BUNDLE: OnceLock<(PathBuf, SqliteBundle)> = OnceLock::new();
@@ -85,29 +82,17 @@ pub fn file() -> PathBuf {
     environment::path()
 }
 
-/// Warns, once in this process, if the folder does not take kernels.
+/// Done once this process has told whether kernels can be kept.
+static TOLD: Once = Once::new();
+
+/// Warns, once in this process, if the file or its folder does not take kernels.
 pub fn check_folder() {
-    static CHECKED: Once = Once::new();
-    CHECKED.call_once(warn_of_folder);
-}
-
-fn warn_of_folder() {
-    let file = file();
-    let folder = file.parent().unwrap_or(&file);
-    if let Err(error) = probe(folder) {
-        terminal::warn(format_args!(
-            "warning: new kernels cannot be kept in {} ({error}), and are compiled at each start: make room \
-             there, or choose another folder with --kernel-cache",
-            folder.display()
-        ));
-    }
-}
-
-fn probe(folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::tempfile_in(folder)?;
-    file.write_all(&vec![0; PROBE])?;
-    file.sync_data()
+    TOLD.call_once(|| {
+        let file = file();
+        if let Err(error) = warnings::probe(&file) {
+            terminal::warn(warnings::not_kept(&file, &error));
+        }
+    });
 }
 
 /// The number of kernels on disk, and of operations tuned.
@@ -158,39 +143,31 @@ fn has_kernels_of(namespace: &str, device: &DeviceIdentity) -> bool {
         && suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('-'))
 }
 
-/// Adds the kernels of the bundle of `--kernels` to those on disk, and returns its file. Warns, and adds none,
-/// if it is for other devices than `device` or another version of CubeCL: tuning is not kept apart by device.
-///
-/// # Errors
-/// The kernels do not fit on the disk.
-pub fn import_for(device: &DeviceIdentity) -> Result<Option<&'static Path>> {
-    let Some((path, bundle)) = BUNDLE.get() else {
-        return Ok(None);
-    };
+/// Adds the kernels of the bundle of `--kernels` to those on disk, and returns its file. Warns if the disk does
+/// not take them all. Warns, and adds none, if the bundle is for other devices than `device` or another version
+/// of CubeCL: tuning is not kept apart by device.
+pub fn import_for(device: &DeviceIdentity) -> Option<&'static Path> {
+    let (path, bundle) = BUNDLE.get()?;
     let manifest = bundle.manifest();
     let made_on = manifest.environments.iter().flat_map(|one| &one.devices);
     let made_on: Vec<&str> = made_on.map(String::as_str).collect();
-    let name = name(device);
-    if !made_on.contains(&name.as_str()) || manifest.cubecl_version != version() {
-        terminal::warn(format_args!(
-            "warning: {} (--kernels) is not used, and kernels are compiled here: it is for {} and CubeCL {}, \
-             and this is {name} and CubeCL {}",
-            path.display(),
-            made_on.join(", "),
-            manifest.cubecl_version,
-            version()
-        ));
-        return Ok(None);
+    let made = Made {
+        on: &made_on,
+        with: &manifest.cubecl_version,
+    };
+    if let Some(warning) = made.misfit(path, &name(device), &version()) {
+        terminal::warn(warning);
+        return None;
     }
     let report = bundle::import(bundle);
-    ensure!(
-        report.failed == 0,
-        "the kernels in {} (--kernels) do not fit in {}: make room there, or choose another folder with \
-         --kernel-cache",
-        path.display(),
-        file().display()
-    );
-    Ok(Some(path))
+    if report.failed > 0 {
+        let all = report.imported + report.skipped + report.failed;
+        TOLD.call_once(|| {
+            terminal::warn(warnings::not_copied(report.failed, all, path, &file()));
+        });
+        return None;
+    }
+    Some(path)
 }
 
 /// The name of a device in a bundle, with what its kernels are compiled for.
@@ -244,7 +221,7 @@ pub fn export(file: &Path, devices: &[Device]) -> Result<Kept> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process::Command};
+    use std::{env, fs, process::Command};
 
     use burn::tensor::Tensor;
 
@@ -300,8 +277,8 @@ mod tests {
         let identity = device.identity().unwrap();
         if let Some(bundle) = env::var_os(READ) {
             open(Path::new(&bundle)).unwrap();
-            assert_eq!(import_for(&DeviceIdentity::default()).unwrap(), None);
-            assert_eq!(import_for(&identity).unwrap(), Some(Path::new(&bundle)));
+            assert_eq!(import_for(&DeviceIdentity::default()), None);
+            assert_eq!(import_for(&identity), Some(Path::new(&bundle)));
         }
         let before = Kept::of(&identity);
         let values = Tensor::<2>::ones([64, 64], &device).exp() * 2.0;
@@ -339,15 +316,6 @@ mod tests {
             "0, 0",
             "cold: {cold}"
         );
-    }
-
-    #[test]
-    fn a_folder_that_takes_no_kernels_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(probe(&folder.path().join("new/one")).is_ok());
-        let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
-        assert!(probe(&file).is_err());
     }
 
     #[test]

@@ -53,14 +53,14 @@ impl LaunchObserver for Launched {
 /// [`note_first_step`]. Nothing for the CPU.
 ///
 /// # Errors
-/// The kernels of `--kernels` do not fit on the disk, or a thread cannot be started.
+/// A thread cannot be started.
 pub fn await_first_step(devices: &[Device], speaks: bool) -> Result<()> {
     let Some(device) = devices.first().and_then(Device::identity) else {
         return Ok(());
     };
     let (sender, ended) = channel();
     *AWAITED.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
-    let bundle = cache::import_for(&device)?;
+    let bundle = cache::import_for(&device);
     if speaks {
         cache::check_folder();
         let messages = Messages::new(device, bundle);

@@ -10,6 +10,8 @@ mod compile;
 mod first_step;
 #[cfg(not(feature = "gpu"))]
 mod no_gpu;
+#[cfg(any(feature = "gpu", test))]
+mod warnings;
 
 #[cfg(feature = "gpu")]
 use cache::export;

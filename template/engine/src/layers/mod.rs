@@ -1,11 +1,19 @@
 //! Burn's layers with faster CPU kernels, in the [`precision`] of their thread, and reproducible dropout.
 //! Parameters stay in Burn's modules, so checkpoints are unaffected.
+//!
+//! | | |
+//! |---|---|
+//! | Burn's modules | [`conv2d`], [`conv2d_relu_max_pool2d`], [`conv_transpose2d`], [`linear`], [`layer_norm`] |
+//! | functions | [`gelu`], [`causal_attention`], [`causal_self_attention`] |
+//! | modules of the engine | [`Dropout`] |
 
 mod attention;
 #[cfg(feature = "cpu-layers")]
 pub mod bfloat16;
 #[cfg(feature = "cpu-layers")]
 mod convolution;
+#[cfg(feature = "cpu-layers")]
+mod cross_entropy;
 mod dropout;
 #[cfg(feature = "cpu-layers")]
 mod gelu;
@@ -15,6 +23,8 @@ mod linear;
 mod map_gradient;
 #[cfg(feature = "cpu-layers")]
 pub mod matrix;
+#[cfg(feature = "cpu-layers")]
+mod norm;
 #[cfg(any(feature = "gpu", feature = "cpu-layers"))]
 pub mod operation;
 #[cfg(feature = "cpu-layers")]
@@ -22,23 +32,27 @@ mod passes;
 #[cfg(feature = "cpu-layers")]
 mod rounded;
 #[cfg(feature = "cpu-layers")]
+mod rows;
+#[cfg(all(test, feature = "cpu-layers"))]
+mod tests;
+#[cfg(feature = "cpu-layers")]
 mod unfolded;
 
 use burn::{
     nn::{
-        Linear,
+        LayerNorm, Linear,
         conv::{Conv2d, ConvTranspose2d},
         pool::MaxPool2d,
     },
     tensor::{
-        Tensor,
-        activation::{self, relu},
+        Int, Tensor,
+        activation::{self, log_softmax, relu},
     },
 };
 
 use crate::{anomalies::Watch, flops, precision};
 
-pub use attention::causal_attention;
+pub use attention::{causal_attention, causal_self_attention};
 pub use dropout::Dropout;
 #[cfg(any(feature = "gpu", feature = "cpu-layers"))]
 pub(crate) use map_gradient::map_gradient;
@@ -143,6 +157,54 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         return watch.output(output);
     }
     watch.output(activation::gelu(x))
+}
+
+/// `layer.forward(x)`, up to rounding: from `[.., width]` to the same shape.
+///
+/// On the CPU with the feature `cpu-layers`, in `f32`, rows are normalized in few passes over memory, forward
+/// and backward, where Burn records a dozen operations. Otherwise this calls Burn's layer, as [`conv2d`].
+///
+/// Source: J. Ba, J. Kiros and G. Hinton, Layer normalization, 2016.
+///
+/// # Panics
+/// As [`LayerNorm::forward`]: shapes do not match.
+pub fn layer_norm<const D: usize>(layer: &LayerNorm, x: Tensor<D>) -> Tensor<D> {
+    let watch = Watch::begin("layer_norm", Some(layer.gamma.id));
+    let x = watch.input(x);
+    #[cfg(feature = "cpu-layers")]
+    if let Some(output) = norm::on_cpu(layer, &x) {
+        return watch.output(output);
+    }
+    watch.output(layer.forward(x))
+}
+
+/// The negative log-probability of each label, which is that of a class: from logits `[.., classes]` and labels
+/// `[..]` to `[..]`.
+///
+/// On the CPU with the feature `cpu-layers`, in `f32`, three numbers per row of logits are kept for the backward
+/// pass, and no log-probabilities. Otherwise, and under gradient checkpointing, Burn's operations.
+pub(crate) fn cross_entropy<const D: usize, const E: usize>(
+    logits: Tensor<D>,
+    labels: Tensor<E, Int>,
+) -> Tensor<E> {
+    #[cfg(feature = "cpu-layers")]
+    if let Some(losses) = cross_entropy::on_cpu(&logits, &labels) {
+        return losses;
+    }
+    composed_cross_entropy(logits, labels)
+}
+
+/// As [`cross_entropy()`].
+fn composed_cross_entropy<const D: usize, const E: usize>(
+    logits: Tensor<D>,
+    labels: Tensor<E, Int>,
+) -> Tensor<E> {
+    let log_probabilities = log_softmax(logits, D - 1); // [.., classes]
+    let labels = labels.unsqueeze_dim::<D>(D - 1); // [.., 1]
+    log_probabilities
+        .gather(D - 1, labels)
+        .neg()
+        .squeeze_dim(D - 1) // [..]
 }
 
 /// Without custom operations.

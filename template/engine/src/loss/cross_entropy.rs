@@ -4,6 +4,7 @@ use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 use super::{Reduction, sum_per_example};
 use crate::{
     anomalies::Watch,
+    layers,
     metric::confusion::no_class,
     replica::{is_cpu, read_data},
 };
@@ -12,7 +13,8 @@ use crate::{
 /// tokens.
 ///
 /// Source: `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)` with its `ignore_class`; classes
-/// in the second dimension and label smoothing as in `torch.nn.CrossEntropyLoss`.
+/// in the second dimension, unless they are [last](Self::with_classes_last), and label smoothing as in
+/// `torch.nn.CrossEntropyLoss`.
 #[derive(Clone, Debug, Default)]
 pub struct SparseCategoricalCrossentropy {
     /// The reduction over the examples of a batch.
@@ -20,6 +22,7 @@ pub struct SparseCategoricalCrossentropy {
     label_smoothing: f64,
     class_weights: Option<Vec<f32>>,
     ignored: Option<i64>,
+    classes_last: bool,
 }
 
 impl SparseCategoricalCrossentropy {
@@ -32,6 +35,17 @@ impl SparseCategoricalCrossentropy {
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Self {
         self.reduction = reduction;
+        self
+    }
+
+    /// Takes logits with classes in the last dimension, `[batch, .., classes]`, such as those of the tokens of a
+    /// language model. On the CPU with the feature `cpu-layers`, in `f32` and without smoothing and class weights,
+    /// one kernel computes the losses in few passes over memory.
+    ///
+    /// Source: the logits of `tf.keras.losses.SparseCategoricalCrossentropy`.
+    #[must_use]
+    pub fn with_classes_last(mut self) -> Self {
+        self.classes_last = true;
         self
     }
 
@@ -76,8 +90,8 @@ impl SparseCategoricalCrossentropy {
 
     /// The losses of a batch, each the mean over the observations of an example.
     ///
-    /// Shapes: logits `[batch, classes, ..]`, labels `[batch, ..]` in; `[batch]` out, or `[1]` with
-    /// [`Reduction::Sum`].
+    /// Shapes: logits `[batch, classes, ..]`, or `[batch, .., classes]` if classes are last, and labels `[batch,
+    /// ..]` in; `[batch]` out, or `[1]` with [`Reduction::Sum`].
     ///
     /// # Errors
     /// The shapes do not match, the smoothing is not from 0 to 1, or the class weights are not one finite
@@ -93,33 +107,42 @@ impl SparseCategoricalCrossentropy {
             (0.0..=1.0).contains(&smoothing),
             "the label smoothing of a cross-entropy is {smoothing}, and it goes from 0 to 1"
         );
-        ensure_labels_fit(logits.dims(), labels.dims())?;
-        let classes = logits.dims()[1];
+        let dimension = if self.classes_last { D - 1 } else { 1 };
+        ensure_labels_fit_classes(logits.dims(), labels.dims(), dimension)?;
+        let classes = logits.dims()[dimension];
         ensure_weights_of_classes("a cross-entropy", self.class_weights.as_deref(), classes)?;
         ensure_labels_of_classes(&labels, classes, self.ignored)
             .context("a cross-entropy cannot be computed")?;
         let watch = Watch::begin("SparseCategoricalCrossentropy", None);
         let logits = watch.input(logits);
-        let labels = labels.unsqueeze_dim::<D>(1); // [batch, 1, ..]
         let Some(ignored) = self.ignored else {
             let losses = self.of_observations(logits, labels); // [batch, 1, ..]
             return Ok(watch.output(self.reduction.apply(losses)));
         };
-        let is_ignored = labels.clone().equal_elem(ignored); // [batch, 1, ..]
-        let labels = labels.mask_fill(is_ignored.clone(), 0); // [batch, 1, ..]
+        let is_ignored = labels.clone().equal_elem(ignored); // [batch, ..]
+        let labels = labels.mask_fill(is_ignored.clone(), 0); // [batch, ..]
         let losses = self.of_observations(logits, labels); // [batch, 1, ..]
-        let losses = mean_of_others(losses, is_ignored);
+        let losses = mean_of_others(losses, is_ignored.unsqueeze_dim(1));
         Ok(watch.output(self.reduction.apply(losses)))
     }
 
-    /// From logits `[batch, classes, ..]` and labels `[batch, 1, ..]` to losses `[batch, 1, ..]`.
-    fn of_observations<const D: usize>(
+    /// From logits `[batch, classes, ..]`, or `[batch, .., classes]`, and labels `[batch, ..]` to losses `[batch,
+    /// 1, ..]`.
+    fn of_observations<const D: usize, const E: usize>(
         &self,
         logits: Tensor<D>,
-        labels: Tensor<D, Int>,
+        labels: Tensor<E, Int>,
     ) -> Tensor<D> {
-        let log_probabilities = log_softmax(logits, 1); // [batch, classes, ..]
         let weights = self.class_weights.as_deref();
+        if self.classes_last && self.label_smoothing == 0.0 && weights.is_none() {
+            return layers::cross_entropy(logits, labels).unsqueeze_dim(1);
+        }
+        let logits = match self.classes_last {
+            true => logits.movedim(D - 1, 1),
+            false => logits,
+        };
+        let labels = labels.unsqueeze_dim::<D>(1); // [batch, 1, ..]
+        let log_probabilities = log_softmax(logits, 1); // [batch, classes, ..]
         let of_label = losses_of_labels(log_probabilities.clone(), labels, weights); // [batch, 1, ..]
         if self.label_smoothing == 0.0 {
             return of_label;
@@ -193,7 +216,7 @@ pub(crate) fn ensure_labels_of_classes<const E: usize>(
     classes: usize,
     ignored: Option<i64>,
 ) -> Result<()> {
-    if !is_cpu(&[labels.device()]) {
+    if !is_cpu(&[labels.device().without_autodiff()]) {
         return Ok(());
     }
     for label in read_data(labels.clone())?.iter::<i64>() {
@@ -220,12 +243,25 @@ pub(crate) fn ensure_labels_fit<const D: usize, const E: usize>(
     logits: [usize; D],
     labels: [usize; E],
 ) -> Result<()> {
+    ensure_labels_fit_classes(logits, labels, 1)
+}
+
+/// As [`ensure_labels_fit`], with the classes of logits in `dimension`.
+fn ensure_labels_fit_classes<const D: usize, const E: usize>(
+    logits: [usize; D],
+    labels: [usize; E],
+    dimension: usize,
+) -> Result<()> {
+    let shape = match dimension {
+        1 => "[batch, classes, ..]",
+        _ => "[batch, .., classes]",
+    };
     ensure!(
         D >= 2,
-        "logits of shape {logits:?} have no classes; their shape is [batch, classes, ..]"
+        "logits of shape {logits:?} have no classes; their shape is {shape}"
     );
     let mut expected = logits.to_vec();
-    expected.remove(1);
+    expected.remove(dimension);
     ensure!(
         expected == labels,
         "logits of shape {logits:?} need labels of shape {expected:?}, and they have {labels:?}"
@@ -290,6 +326,38 @@ mod tests {
         let losses = SparseCategoricalCrossentropy::new().forward(of_pixels, right);
         let loss = |margin: f64| f64::ln_1p(f64::exp(-margin));
         assert_close(&losses.unwrap(), &[(loss(9.0) + loss(3.0)) / 2.0]);
+    }
+
+    #[test]
+    fn classes_may_be_last() {
+        let device = Device::flex().autodiff();
+        let logits = Tensor::<1>::from_floats(LOGITS, &device).reshape([1, 3, 1]);
+        let logits =
+            logits.expand([2, 3, 4]) * Tensor::arange(1..9, &device).float().reshape([2, 1, 4]);
+        let last = logits.clone().detach().swap_dims(1, 2); // [2, 4, 3]
+        let [logits, last] = [logits.detach(), last].map(Tensor::require_grad);
+        let labels = Tensor::<2, Int>::from_ints([[0, 2, 1, 9], [9, 0, 0, 1]], &device);
+        let plain = || SparseCategoricalCrossentropy::new().ignoring(9);
+        for second in [
+            plain(),
+            plain().with_label_smoothing(0.3),
+            plain().with_class_weights(vec![3.0, 0.5, 1.0]),
+            plain().with_reduction(Reduction::Sum),
+        ] {
+            let losses = second.forward(logits.clone(), labels.clone()).unwrap();
+            let of_last = second.with_classes_last();
+            let of_last = of_last.forward(last.clone(), labels.clone()).unwrap();
+            assert_eq!(of_last.dims(), losses.dims());
+            let difference = (losses.clone() - of_last.clone()).abs().max();
+            assert!(difference.into_scalar::<f32>() < 1e-5);
+            let gradient = logits.grad(&losses.sum().backward()).unwrap();
+            let of_last = last.grad(&of_last.sum().backward()).unwrap();
+            let difference = (gradient - of_last.swap_dims(1, 2)).abs().max();
+            assert!(difference.into_scalar::<f32>() < 1e-5);
+        }
+        let flat = SparseCategoricalCrossentropy::new().with_classes_last();
+        let losses = flat.forward(last.reshape([8, 3]), Tensor::<1, Int>::zeros([8], &device));
+        assert_eq!(losses.unwrap().dims(), [8]);
     }
 
     #[test]
@@ -359,6 +427,16 @@ mod tests {
             refused(cross_entropy.forward(logits(&device), flat)),
             "logits of shape [2, 3, 2] need labels of shape [2, 2], and they have [2]"
         );
+        let last = cross_entropy.clone().with_classes_last();
+        assert_eq!(
+            refused(last.forward(logits(&device), labels([[0, 0], [0, 0]]))),
+            "logits of shape [2, 3, 2] need labels of shape [2, 3], and they have [2, 2]"
+        );
+        let recorded = device.clone().autodiff();
+        let of_no_class = Tensor::<2, Int>::from_ints([[0, 0, 0], [0, 2, 0]], &recorded);
+        let error = last.forward(logits(&device), of_no_class);
+        let error = format!("{:#}", error.unwrap_err());
+        assert!(error.contains("the label 2, and there are 2"), "{error}");
         let of_no_class = labels([[0, 255], [0, 0]]);
         let error = cross_entropy.forward(logits(&device), of_no_class);
         let error = format!("{:#}", error.unwrap_err());

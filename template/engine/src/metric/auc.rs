@@ -1,17 +1,19 @@
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use burn::tensor::{Int, Tensor};
 
 use super::{
     Metric, metric_by,
+    per_example::HasLabels,
     scores::{Ranking, Scores},
 };
 
 /// The area under the receiver operating characteristic of a binary classifier: the probability that an
-/// example of class 1 scores higher than one of class 0, with ties counting half. Exact: stores all scores,
-/// 16 bytes per example. A NaN or infinite score ranks wrong: below all others for class 1, and above all
-/// others for class 0.
+/// observation (an example, or a pixel or token of one) of class 1 scores higher than one of class 0, with ties
+/// counting half. Exact: stores all scores, 16 bytes per observation, also in checkpoints. A NaN or infinite score
+/// ranks wrong: below all others for class 1, and above all others for class 0.
 ///
-/// Source: `sklearn.metrics.roc_auc_score`. Undefined, and without result, for examples of one class only.
+/// Source: `sklearn.metrics.roc_auc_score` and `torchmetrics.AUROC(task="binary", ignore_index)`. Undefined, and
+/// without result, for observations of one class only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AreaUnderRoc {
     scores: Scores,
@@ -25,19 +27,31 @@ impl AreaUnderRoc {
         }
     }
 
-    /// Adds the examples of a replica's batch. Those of a GPU are read some batches later.
-    ///
-    /// Shapes: scores `[batch]`, higher for class 1; labels `[batch]`, 0 or 1.
-    ///
-    /// # Errors
-    /// A label is neither 0 nor 1, the numbers of scores and labels differ, or a device failed; nothing is
-    /// added then. On a GPU, such a label is an error of a later call, at the latest of that which merges the
-    /// states of replicas.
-    pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
-        self.scores.update(scores.clone(), labels)
+    /// Ignores observations with this label, such as padding.
+    #[must_use]
+    pub fn ignoring(self, label: i64) -> Self {
+        AreaUnderRoc {
+            scores: self.scores.ignoring(label),
+        }
     }
 
-    /// The area; `None` for examples of one class only.
+    /// Adds the observations of a replica's batch. Those of a GPU are read some batches later.
+    ///
+    /// Shapes: scores `[batch, ..]`, higher for class 1; labels `[batch, ..]`, 0 or 1.
+    ///
+    /// # Errors
+    /// A label is neither 0 nor 1 nor ignored, the shapes of scores and labels differ, or a device failed; nothing is
+    /// added then. On a GPU, such a label is an error of a later call, at the latest of that which merges the
+    /// states of replicas.
+    pub fn update<const D: usize>(
+        &mut self,
+        scores: &Tensor<D>,
+        labels: &Tensor<D, Int>,
+    ) -> Result<()> {
+        self.scores.update(scores, labels)
+    }
+
+    /// The area; `None` for observations of one class only.
     pub fn result(&self) -> Option<f64> {
         area(&self.scores.ranking(0))
     }
@@ -52,12 +66,12 @@ metric_by!(AreaUnderRoc, scores);
 
 /// The area under the receiver operating characteristic of a classifier of several classes: the mean over the
 /// classes of [`AreaUnderRoc`] of the class against all others, by the scores of the class. Classes without
-/// examples are left out. Exact: stores all scores, 8 bytes per class and 8 per example. A NaN or infinite
+/// observations are left out. Exact: stores all scores, 8 bytes per class and 8 per observation. A NaN or infinite
 /// score ranks as for [`AreaUnderRoc`].
 ///
 /// Source: `sklearn.metrics.roc_auc_score(multi_class="ovr", average="macro")`, which needs examples of each
 /// class; `torchmetrics.AUROC(task="multiclass")`, which leaves out classes without examples. Undefined, and
-/// without result, for examples of one class only.
+/// without result, for observations of one class only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MulticlassAreaUnderRoc {
     scores: Scores,
@@ -71,25 +85,33 @@ impl MulticlassAreaUnderRoc {
         }
     }
 
-    /// Adds the examples of a replica's batch. Those of a GPU are read some batches later.
+    /// Ignores observations with this label, such as padding.
+    #[must_use]
+    pub fn ignoring(self, label: i64) -> Self {
+        MulticlassAreaUnderRoc {
+            scores: self.scores.ignoring(label),
+        }
+    }
+
+    /// Adds the observations of a replica's batch. Those of a GPU are read some batches later.
     ///
-    /// Shapes: scores `[batch, classes]`, such as probabilities: they are compared between examples, so
-    /// logits give other results. Labels `[batch]`.
+    /// Shapes: scores `[batch, classes, ..]`, such as probabilities: they are compared between observations, so
+    /// logits give other results. Labels `[batch, ..]`.
     ///
     /// # Errors
     /// As for [`AreaUnderRoc::update`]; the number of classes differs from that of the metric.
-    pub fn update(&mut self, scores: &Tensor<2>, labels: &Tensor<1, Int>) -> Result<()> {
-        let [_, classes] = scores.dims();
-        ensure!(
-            classes == self.scores.columns(),
-            "`{}` has {} classes, and the scores have {classes}",
-            self.scores.name(),
-            self.scores.columns()
-        );
-        self.scores.update(scores.clone().reshape([-1]), labels)
+    pub fn update<const D: usize, const E: usize>(
+        &mut self,
+        scores: &Tensor<D>,
+        labels: &Tensor<E, Int>,
+    ) -> Result<()>
+    where
+        Tensor<D>: HasLabels<E>,
+    {
+        self.scores.update_classes(scores, labels)
     }
 
-    /// The mean area over the classes with examples; `None` for examples of one class only.
+    /// The mean area over the classes with observations; `None` for observations of one class only.
     pub fn result(&self) -> Option<f64> {
         let columns = 0..self.scores.columns();
         let areas: Vec<f64> = columns
@@ -108,7 +130,7 @@ metric_by!(MulticlassAreaUnderRoc, scores);
 
 /// The average precision of a binary classifier, an area under the curve of precision over recall: the sum
 /// over the distinct scores, from the highest, of the precision at that threshold times the gain in recall
-/// since the last. Exact: stores all scores, 16 bytes per example. A NaN or infinite score ranks as for
+/// since the last. Exact: stores all scores, 16 bytes per observation. A NaN or infinite score ranks as for
 /// [`AreaUnderRoc`].
 ///
 /// Source: `sklearn.metrics.average_precision_score`, which warns and gives 0 without examples of class 1;
@@ -126,17 +148,29 @@ impl AveragePrecision {
         }
     }
 
-    /// Adds the examples of a replica's batch. Those of a GPU are read some batches later.
+    /// Ignores observations with this label, such as padding.
+    #[must_use]
+    pub fn ignoring(self, label: i64) -> Self {
+        AveragePrecision {
+            scores: self.scores.ignoring(label),
+        }
+    }
+
+    /// Adds the observations of a replica's batch. Those of a GPU are read some batches later.
     ///
-    /// Shapes: scores `[batch]`, higher for class 1; labels `[batch]`, 0 or 1.
+    /// Shapes: scores `[batch, ..]`, higher for class 1; labels `[batch, ..]`, 0 or 1.
     ///
     /// # Errors
     /// As for [`AreaUnderRoc::update`].
-    pub fn update(&mut self, scores: &Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
-        self.scores.update(scores.clone(), labels)
+    pub fn update<const D: usize>(
+        &mut self,
+        scores: &Tensor<D>,
+        labels: &Tensor<D, Int>,
+    ) -> Result<()> {
+        self.scores.update(scores, labels)
     }
 
-    /// The average precision, from 0 to 1; `None` without examples of class 1.
+    /// The average precision, from 0 to 1; `None` without observations of class 1.
     pub fn result(&self) -> Option<f64> {
         let ranking = self.scores.ranking(0);
         let (mut taken, mut found, mut sum) = (0.0, 0.0, 0.0);
@@ -157,7 +191,7 @@ impl AveragePrecision {
 
 metric_by!(AveragePrecision, scores);
 
-/// The area under the receiver operating characteristic; `None` for examples of one class only.
+/// The area under the receiver operating characteristic; `None` for observations of one class only.
 fn area(ranking: &Ranking) -> Option<f64> {
     let (mut negatives, mut positives, mut ordered) = (0.0, 0.0, 0.0);
     for ties in ranking.chunk_by(|left, right| left.0 == right.0) {
@@ -179,7 +213,7 @@ mod tests {
     fn counted(examples: &[(f32, i32)]) -> AreaUnderRoc {
         let (scores, labels): (Vec<_>, Vec<_>) = examples.iter().copied().unzip();
         let device = Device::flex();
-        let scores = Tensor::from_floats(&scores[..], &device);
+        let scores = Tensor::<1>::from_floats(&scores[..], &device);
         let mut area = AreaUnderRoc::new("auc");
         let labels = Tensor::from_ints(&labels[..], &device);
         area.update(&scores, &labels).unwrap();
@@ -208,7 +242,7 @@ mod tests {
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let of = |labels: [i32; 3]| {
                 let mut average = AveragePrecision::new("average_precision");
-                let scores = Tensor::from_floats([0.9, 0.1, broken], &Device::flex());
+                let scores = Tensor::<1>::from_floats([0.9, 0.1, broken], &Device::flex());
                 let labels = Tensor::from_ints(labels, &Device::flex());
                 average.update(&scores, &labels).unwrap();
                 average.result()
@@ -227,7 +261,7 @@ mod tests {
         let mut area = MulticlassAreaUnderRoc::new("auc", 3);
         assert_eq!((area.result(), area.results()), (None, vec![]));
         let scores = [[0.7, 0.3, 0.0], [0.2, 0.6, 0.2], [0.4, 0.5, 0.1]];
-        let scores = Tensor::from_floats(scores, &device);
+        let scores = Tensor::<2>::from_floats(scores, &device);
         let labels = |labels: [i32; 3]| Tensor::<1, Int>::from_ints(labels, &device);
         area.update(&scores, &labels([0, 1, 0])).unwrap();
         // Class 2 has no example: both of the others are ranked right.
@@ -242,13 +276,78 @@ mod tests {
         assert_eq!(error, "`auc` has 3 classes, and the scores have 2");
         let error = area.update(&scores, &labels([0; 3]).narrow(0, 0, 2));
         let error = error.unwrap_err().to_string();
-        assert_eq!(error, "`auc` got 3 scores for 2 labels");
+        assert_eq!(
+            error,
+            "`auc` got scores of shape [3, 3], which need labels of shape [3], and they have [2]"
+        );
         assert_eq!(area.examples(), 3, "nothing of what was refused is counted");
         let error = area.add_state(&[0.0; 6]).unwrap_err().to_string();
         assert!(
             error.contains("the state of `auc` has 6 numbers"),
             "{error}"
         );
+    }
+
+    /// Scores and labels `[2, 3]` of three pixels of two images; 255 is ignored.
+    const PIXELS: [[f32; 3]; 2] = [[0.9, 0.2, 0.6], [0.5, 0.7, 0.1]];
+    const LABELS: [[i32; 3]; 2] = [[1, 0, 255], [0, 1, 1]];
+
+    #[test]
+    fn pixels_are_ranked_over_all_images_but_for_those_that_are_ignored() {
+        let device = Device::flex();
+        let part = |start| {
+            let scores = Tensor::<2>::from_floats(PIXELS, &device);
+            let labels = Tensor::<2, Int>::from_ints(LABELS, &device);
+            (scores.narrow(0, start, 1), labels.narrow(0, start, 1))
+        };
+        let mut areas = [(); 2].map(|()| AreaUnderRoc::new("auc").ignoring(255));
+        let mut averages = [(); 2].map(|()| AveragePrecision::new("precision").ignoring(255));
+        for replica in 0..2 {
+            let (scores, labels) = part(replica);
+            areas[replica].update(&scores, &labels).unwrap();
+            averages[replica].update(&scores, &labels).unwrap();
+        }
+        let [mut area, other] = areas;
+        assert_eq!((area.examples(), area.observations()), (1, 2));
+        area.add_state(&other.state()).unwrap();
+        assert_eq!((area.examples(), area.observations()), (2, 5));
+        // Of six pairs of a 1 and a 0, 0.1 is below 0.2 and 0.5.
+        assert_eq!(area.result(), Some(4.0 / 6.0));
+        let [mut average, other] = averages;
+        average.add_state(&other.state()).unwrap();
+        // In the order of scores: 1, 1, 0, 0, 1.
+        assert_eq!(average.result(), Some((1.0 + 1.0 + 3.0 / 5.0) / 3.0));
+        area.reset();
+        assert_eq!((area.examples(), area.observations()), (0, 0));
+    }
+
+    #[test]
+    fn pixels_of_several_classes_are_ranked_by_the_scores_of_each() {
+        let device = Device::flex();
+        // By pixel: classes 0, 1, and 0 with a low score.
+        let scores = [[[0.7, 0.3], [0.2, 0.8], [0.1, 0.9]]];
+        let scores = Tensor::<3>::from_floats(scores, &device).swap_dims(1, 2); // [1, 2, 3]
+        let labels = Tensor::<2, Int>::from_ints([[0, 1, 0]], &device);
+        let mut area = MulticlassAreaUnderRoc::new("auc", 2);
+        area.update(&scores, &labels).unwrap();
+        assert_eq!((area.examples(), area.observations()), (1, 3));
+        assert_eq!(area.result(), Some(0.5));
+        let error = area.update(&scores, &labels.narrow(1, 0, 2)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`auc` got scores of shape [1, 2, 3], which need labels of shape [1, 3], and they have [1, 2]"
+        );
+    }
+
+    #[test]
+    fn a_state_of_one_observation_per_example_is_read() {
+        let whole = counted(&[(0.1, 0), (0.9, 1)]);
+        let mut state = whole.state();
+        assert_eq!(state.pop(), Some(2.0));
+        let mut area = AreaUnderRoc::new("auc");
+        area.add_state(&state).unwrap();
+        area.add_state(&[]).unwrap();
+        assert_eq!(area, whole);
     }
 
     /// As on a GPU, whose labels are read late.

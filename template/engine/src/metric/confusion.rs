@@ -221,7 +221,7 @@ impl ConfusionMatrix {
     /// The intersection over union, or Jaccard index, of labels and predictions of the class; 0 if the class
     /// does not occur.
     ///
-    /// Source: `tf.keras.metrics.IoU`; `torchmetrics.JaccardIndex`.
+    /// Source: `tf.keras.metrics.IoU`; `torchmetrics.JaccardIndex`; `sklearn.metrics.jaccard_score`.
     pub fn iou(&self, class: usize) -> f64 {
         let both = self.get(class, class);
         ratio(both, self.labelled(class) + self.taken_for(class) - both)

@@ -19,7 +19,7 @@ pub use calibration::CalibrationError;
 pub use confusion::{ConfusionMatrix, Statistic};
 pub use mean::Mean;
 pub use per_example::{
-    mean_absolute_error, mean_squared_error, sparse_categorical_accuracy,
+    HasLabels, mean_absolute_error, mean_squared_error, sparse_categorical_accuracy,
     sparse_top_k_categorical_accuracy,
 };
 pub use perplexity::Perplexity;

@@ -1,21 +1,55 @@
-//! Per-example metric values, for a [`Mean`](super::Mean).
+//! Metric values per example or observation, for a [`Mean`](super::Mean).
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Bool, Int, Tensor};
 
-use crate::loss::Reduction;
+use crate::loss::{Reduction, cross_entropy::ensure_labels_fit};
+
+/// Logits or scores `[batch, classes, ..]` of observations with labels `[batch, ..]`, a tensor of `E` dimensions: one
+/// fewer.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `[batch, classes, ..]` for labels `[batch, ..]` of {E} dimensions",
+    label = "it needs one dimension more than the labels, that of classes"
+)]
+pub trait HasLabels<const E: usize> {}
+
+impl HasLabels<1> for Tensor<2> {}
+impl HasLabels<2> for Tensor<3> {}
+impl HasLabels<3> for Tensor<4> {}
+impl HasLabels<4> for Tensor<5> {}
+impl HasLabels<5> for Tensor<6> {}
 
 /// 1 if the largest logit is the label's, otherwise 0; the first of equal logits counts as the largest. An
-/// example is wrong if one of its logits is NaN or the largest is infinite; classes may be masked with
-/// `-inf`.
+/// observation is wrong if one of its logits is NaN or the largest is infinite, or if its label is that of no class;
+/// classes may be masked with `-inf`.
 ///
-/// Shapes: logits `[batch, classes]`, labels `[batch]` in; `[batch]` out.
+/// Of one observation per example, [`Mean::update`](super::Mean::update) takes the values; of several, such as pixels
+/// or tokens, [`Mean::update_observations`](super::Mean::update_observations), where a weight of 0 leaves out padding.
 ///
-/// Source: `tf.keras.metrics.sparse_categorical_accuracy`.
-pub fn sparse_categorical_accuracy(logits: &Tensor<2>, labels: &Tensor<1, Int>) -> Tensor<1> {
-    let (predicted, is_invalid) = predicted_classes(logits); // [batch, 1] each
-    let correct = predicted.squeeze_dim(1).equal(labels.clone()).float(); // [batch]
+/// Shapes: logits `[batch, classes, ..]`, labels `[batch, ..]` in; `[batch, ..]` out.
+///
+/// # Panics
+/// The shapes do not match.
+///
+/// Source: `tf.keras.metrics.sparse_categorical_accuracy`, with classes in the second dimension as in
+/// `torchmetrics.Accuracy(task="multiclass")`.
+pub fn sparse_categorical_accuracy<const D: usize, const E: usize>(
+    logits: &Tensor<D>,
+    labels: &Tensor<E, Int>,
+) -> Tensor<E>
+where
+    Tensor<D>: HasLabels<E>,
+{
+    expect_labels_fit(logits, labels);
+    let (predicted, is_invalid) = predicted_classes(logits); // [batch, 1, ..] each
+    let correct = predicted.squeeze_dim(1).equal(labels.clone()).float(); // [batch, ..]
     correct.mask_fill(is_invalid.squeeze_dim(1), 0.0)
+}
+
+/// # Panics
+/// The shapes do not match: Burn would silently broadcast `[batch, 1]` to `[batch, 3]`.
+fn expect_labels_fit<const D: usize, const E: usize>(logits: &Tensor<D>, labels: &Tensor<E, Int>) {
+    ensure_labels_fit(logits.dims(), labels.dims()).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// The class of the largest logit of each observation, and whether the prediction is invalid: one of the
@@ -37,22 +71,36 @@ fn nan_as_infinity<const D: usize>(logits: &Tensor<D>) -> Tensor<D> {
 }
 
 /// 1 if the label's logit is among the `k` largest, otherwise 0. Ties count in favour of the label, as in
-/// Keras. An example whose label has a NaN or infinite logit is wrong for every `k`; NaN of other classes
-/// counts as larger.
+/// Keras. An observation whose label has a NaN or infinite logit, or is that of no class, is wrong for every `k`; NaN of
+/// other classes counts as larger. A [`Mean`](super::Mean) takes the values as those of
+/// [`sparse_categorical_accuracy`].
 ///
-/// Shapes: logits `[batch, classes]`, labels `[batch]` in; `[batch]` out.
+/// Shapes: logits `[batch, classes, ..]`, labels `[batch, ..]` in; `[batch, ..]` out.
 ///
-/// Source: `tf.keras.metrics.sparse_top_k_categorical_accuracy`.
-pub fn sparse_top_k_categorical_accuracy(
-    logits: &Tensor<2>,
-    labels: &Tensor<1, Int>,
+/// # Panics
+/// The shapes do not match.
+///
+/// Source: `tf.keras.metrics.sparse_top_k_categorical_accuracy`, with classes in the second dimension as in
+/// `torchmetrics.Accuracy(task="multiclass", top_k=k)`.
+pub fn sparse_top_k_categorical_accuracy<const D: usize, const E: usize>(
+    logits: &Tensor<D>,
+    labels: &Tensor<E, Int>,
     k: usize,
-) -> Tensor<1> {
-    let logits = nan_as_infinity(logits); // [batch, classes]
-    let of_label = logits.clone().gather(1, labels.clone().unsqueeze_dim(1)); // [batch, 1]
-    let is_invalid = of_label.clone().is_inf(); // [batch, 1]
-    let rank = logits.greater(of_label).int().sum_dim(1); // [batch, 1]
-    let correct = rank.lower_elem(k as i64).float(); // [batch, 1]
+) -> Tensor<E>
+where
+    Tensor<D>: HasLabels<E>,
+{
+    expect_labels_fit(logits, labels);
+    let classes = logits.dims()[1] as i64;
+    let logits = nan_as_infinity(logits); // [batch, classes, ..]
+    let labels = labels.clone().unsqueeze_dim::<D>(1); // [batch, 1, ..]
+    let is_no_class = labels.clone().lower_elem(0); // [batch, 1, ..]
+    let is_no_class = is_no_class.bool_or(labels.clone().greater_equal_elem(classes));
+    let labels = labels.mask_fill(is_no_class.clone(), 0); // [batch, 1, ..]
+    let of_label = logits.clone().gather(1, labels); // [batch, 1, ..]
+    let is_invalid = of_label.clone().is_inf().bool_or(is_no_class); // [batch, 1, ..]
+    let rank = logits.greater(of_label).int().sum_dim(1); // [batch, 1, ..]
+    let correct = rank.lower_elem(k as i64).float(); // [batch, 1, ..]
     correct.mask_fill(is_invalid, 0.0).squeeze_dim(1)
 }
 
@@ -106,7 +154,10 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::replica::visible_devices;
+    use crate::{
+        metric::{Mean, Metric},
+        replica::visible_devices,
+    };
 
     const NAN: f32 = f32::NAN;
     const INFINITY: f32 = f32::INFINITY;
@@ -166,6 +217,64 @@ mod tests {
                 assert_eq!(correct, [expected], "{row:?} with the label {label}");
             }
         }
+    }
+
+    /// Logits `[2, 3, 2]` of two tokens of two examples, and labels `[2, 2]`, of which 255 is padding.
+    fn tokens(device: &Device) -> (Tensor<3>, Tensor<2, Int>) {
+        let by_token = [
+            [[3.0, 2.0, 1.0], [0.0, 1.0, 2.0]],
+            [[1.0, 3.0, 2.0], [5.0, 4.0, 3.0]],
+        ];
+        let logits = Tensor::<3>::from_floats(by_token, device).swap_dims(1, 2); // [2, 3, 2]
+        (logits, Tensor::from_ints([[0, 1], [0, 255]], device))
+    }
+
+    #[test]
+    fn tokens_count_each_and_padding_does_not() {
+        for device in visible_devices() {
+            let (logits, labels) = tokens(&device);
+            let is_token = labels.clone().not_equal_elem(255).float(); // [2, 2]
+            let counted = |correct: Tensor<2>, weights: Option<&Tensor<2>>| {
+                let mut mean = Mean::new("accuracy");
+                mean.update_observations(&correct, weights).unwrap();
+                (mean.result(), mean.examples(), mean.observations())
+            };
+            let top = |k| sparse_top_k_categorical_accuracy(&logits, &labels, k);
+            let first = sparse_categorical_accuracy(&logits, &labels); // [2, 2]
+            assert_eq!(first.dims(), [2, 2]);
+            assert_eq!(values(first.clone().reshape([4])), [1.0, 0.0, 0.0, 0.0]);
+            assert_eq!(values(top(1).reshape([4])), [1.0, 0.0, 0.0, 0.0]);
+            assert_eq!(values(top(2).reshape([4])), [1.0, 1.0, 0.0, 0.0]);
+            assert_eq!(values(top(3).reshape([4])), [1.0, 1.0, 1.0, 0.0]);
+            assert_eq!(counted(first.clone(), None), (0.25, 2, 4));
+            assert_eq!(counted(first, Some(&is_token)), (1.0 / 3.0, 2, 3));
+            assert_eq!(counted(top(2), Some(&is_token)), (2.0 / 3.0, 2, 3));
+        }
+    }
+
+    #[test]
+    fn pixels_have_the_accuracy_of_as_many_examples() {
+        for device in visible_devices() {
+            let (logits, labels) = tokens(&device);
+            let images = logits.clone().reshape([2, 3, 1, 2]);
+            let correct = sparse_categorical_accuracy(&images, &labels.clone().reshape([2, 1, 2]));
+            let flat = logits.swap_dims(1, 2).reshape([4, 3]);
+            let each = sparse_categorical_accuracy(&flat, &labels.reshape([4]));
+            assert_eq!(values(correct.reshape([4])), values(each));
+            // The number of dimensions of labels follows from that of logits.
+            let predicted = flat.clone().argmax(1).squeeze_dim(1); // [4]
+            let correct = sparse_categorical_accuracy(&flat, &predicted); // [4]
+            assert_eq!(values(correct), [1.0; 4]);
+        }
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "logits of shape [2, 3, 2] need labels of shape [2, 2], and they have [2, 1]"
+    )]
+    fn labels_are_not_broadcast() {
+        let (logits, labels) = tokens(&Device::flex());
+        sparse_categorical_accuracy(&logits, &labels.narrow(1, 0, 1));
     }
 
     #[test]

@@ -1,26 +1,29 @@
-//! Scores and labels of all examples, for metrics that rank them.
+//! Scores and labels of all observations, for metrics that rank them.
 
 use std::cell::{Ref, RefCell};
 
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{FloatDType, Int, Tensor};
 
-use super::unread::Unread;
+use super::{confusion::flat_labels, unread::Unread};
 
-/// Scores `[columns]` and label of each example. One column holds the score for class 1 of the classes 0 and
+/// Scores `[columns]` and label of each observation. One column holds the score for class 1 of the classes 0 and
 /// 1; several hold a score for each class.
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
     name: &'static str,
     columns: usize,
+    ignored: Option<i64>,
+    /// Number of examples.
+    examples: f64,
     counted: RefCell<Counted>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Counted {
-    /// `[examples, columns + 1]`: scores, the worst if not finite, then the label.
+    /// `[observations, columns + 1]`: scores, the worst if not finite, then the label.
     rows: Vec<f64>,
-    /// Scores `[batch * columns]` and labels `[batch]`.
+    /// Scores `[observations * columns]` and labels `[observations]`, NaN if ignored.
     unread: Unread<2>,
     /// A label of no class that a read met.
     invalid: Option<f64>,
@@ -31,11 +34,13 @@ impl Counted {
     fn read(&mut self, columns: usize) -> Result<()> {
         for [scores, labels] in self.unread.read()? {
             let classes = 0.0..columns.max(2) as f32;
-            if let Some(label) = labels.iter().find(|label| !classes.contains(label)) {
+            let is_invalid = |label: &&f32| !label.is_nan() && !classes.contains(*label);
+            if let Some(label) = labels.iter().find(is_invalid) {
                 self.invalid = Some(f64::from(*label));
                 continue;
             }
-            for (scores, label) in scores.chunks_exact(columns).zip(labels) {
+            let rows = scores.chunks_exact(columns).zip(labels);
+            for (scores, label) in rows.filter(|(_, label)| !label.is_nan()) {
                 let scores = scores.iter().enumerate().map(|(column, score)| {
                     let is_class = label == class_of(column, columns) as f32;
                     ranked(f64::from(*score), is_class)
@@ -61,6 +66,8 @@ impl Scores {
         Scores {
             name,
             columns: columns.max(1),
+            ignored: None,
+            examples: 0.0,
             counted: RefCell::default(),
         }
     }
@@ -73,29 +80,75 @@ impl Scores {
         self.columns
     }
 
-    /// Adds the examples of a batch: scores `[batch * columns]`, labels `[batch]`.
+    /// Ignores observations with this label.
+    pub fn ignoring(self, label: i64) -> Self {
+        Scores {
+            ignored: Some(label),
+            ..self
+        }
+    }
+
+    /// Adds the observations of a batch: scores `[batch, ..]` of one column, labels `[batch, ..]`.
     ///
     /// # Errors
-    /// The shapes do not match, a label is that of no class, or a device failed; nothing is added then.
-    pub fn update(&mut self, scores: Tensor<1>, labels: &Tensor<1, Int>) -> Result<()> {
-        let ([scores_len], [labels_len]) = (scores.dims(), labels.dims());
+    /// The shapes differ, a label is that of no class, or a device failed; nothing is added then.
+    pub fn update<const D: usize>(
+        &mut self,
+        scores: &Tensor<D>,
+        labels: &Tensor<D, Int>,
+    ) -> Result<()> {
+        self.ensure_shapes(&scores.dims(), &scores.dims(), &labels.dims())?;
+        self.add(scores.clone().reshape([-1]), labels)
+    }
+
+    /// Adds the observations of a batch: scores `[batch, columns, ..]`, labels `[batch, ..]`.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update); the number of columns differs.
+    pub fn update_classes<const D: usize, const E: usize>(
+        &mut self,
+        scores: &Tensor<D>,
+        labels: &Tensor<E, Int>,
+    ) -> Result<()> {
+        let shape = scores.dims();
+        let (batch, columns, rest) = (shape[0], shape[1], shape[2..].iter().product::<usize>());
         ensure!(
-            scores_len == labels_len * self.columns,
-            "`{}` got {} scores for {labels_len} labels",
+            columns == self.columns,
+            "`{}` has {} classes, and the scores have {columns}",
             self.name,
-            scores_len / self.columns
+            self.columns
         );
-        let scores = scores.detach().cast(FloatDType::F32); // [batch * columns]
-        let labels = labels.clone().cast(FloatDType::F32); // [batch]
+        let needed = [&shape[..1], &shape[2..]].concat();
+        self.ensure_shapes(&shape, &needed, &labels.dims())?;
+        let scores = scores.clone().reshape([batch, columns, rest]); // [batch, columns, ..]
+        let scores = scores.swap_dims(1, 2).reshape([-1]); // [observations * columns]
+        self.add(scores, labels)
+    }
+
+    fn ensure_shapes(&self, scores: &[usize], needed: &[usize], labels: &[usize]) -> Result<()> {
+        ensure!(
+            needed == labels,
+            "`{}` got scores of shape {scores:?}, which need labels of shape {needed:?}, and they have {labels:?}",
+            self.name
+        );
+        Ok(())
+    }
+
+    /// Adds a batch: scores `[observations * columns]`, labels `[batch, ..]`.
+    fn add<const E: usize>(&mut self, scores: Tensor<1>, labels: &Tensor<E, Int>) -> Result<()> {
+        let batch = labels.dims()[0];
+        let scores = scores.detach().cast(FloatDType::F32); // [observations * columns]
+        let labels = flat_labels(labels, self.ignored); // [observations]
         let columns = self.columns;
         let counted = self.counted.get_mut();
         if counted.unread.push([scores, labels]) {
             counted.read(columns)?;
         }
-        match counted.invalid.take() {
-            Some(label) => bail!(self.no_class(label)),
-            None => Ok(()),
+        if let Some(label) = counted.invalid.take() {
+            bail!(self.no_class(label));
         }
+        self.examples += batch as f64;
+        Ok(())
     }
 
     fn no_class(&self, label: f64) -> String {
@@ -117,15 +170,15 @@ impl Scores {
         Ref::map(self.counted.borrow(), |counted| &counted.rows)
     }
 
-    /// The ranking of the examples by a column.
+    /// The ranking of the observations by a column.
     ///
     /// # Panics
     /// A device failed.
     pub fn ranking(&self, column: usize) -> Ranking {
         let class = class_of(column, self.columns) as f64;
         let rows = self.rows();
-        let examples = rows.chunks_exact(self.columns + 1);
-        let mut ranking: Ranking = examples
+        let observations = rows.chunks_exact(self.columns + 1);
+        let mut ranking: Ranking = observations
             .map(|row| (row[column], row[self.columns] == class))
             .collect();
         ranking.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
@@ -133,11 +186,11 @@ impl Scores {
     }
 
     pub fn examples(&self) -> usize {
-        self.rows().len() / (self.columns + 1)
+        self.examples as usize
     }
 
     pub fn observations(&self) -> usize {
-        self.examples()
+        self.rows().len() / (self.columns + 1)
     }
 
     /// # Errors
@@ -151,26 +204,33 @@ impl Scores {
         }
     }
 
+    /// The rows, then the number of examples.
     pub fn state(&self) -> Vec<f64> {
-        self.rows().clone()
+        let mut state = self.rows().clone();
+        state.push(self.examples);
+        state
     }
 
     pub fn add_state(&mut self, state: &[f64]) -> Result<()> {
-        let rows = state.chunks_exact(self.columns + 1);
-        ensure!(
-            rows.remainder().is_empty(),
-            "the state of `{}` has {} numbers, and {} of each example are needed: {} besides",
-            self.name,
-            state.len(),
-            self.columns + 1,
-            rows.remainder().len()
-        );
-        self.counted.get_mut().rows.extend(state);
+        let width = self.columns + 1;
+        let (rows, examples) = match state.split_last() {
+            Some((examples, rows)) if rows.len().is_multiple_of(width) => (rows, *examples),
+            // Of checkpoints from when each example was one observation.
+            _ if state.len().is_multiple_of(width) => (state, (state.len() / width) as f64),
+            _ => bail!(
+                "the state of `{}` has {} numbers, and {width} of each observation and one more are needed",
+                self.name,
+                state.len(),
+            ),
+        };
+        self.counted.get_mut().rows.extend(rows);
+        self.examples += examples;
         Ok(())
     }
 
     pub fn reset(&mut self) {
         *self.counted.get_mut() = Counted::default();
+        self.examples = 0.0;
     }
 
     /// As on a GPU, whose values are read late.
@@ -182,7 +242,8 @@ impl Scores {
 
 impl PartialEq for Scores {
     fn eq(&self, other: &Self) -> bool {
-        (self.name, self.columns) == (other.name, other.columns) && self.state() == other.state()
+        let settings = |scores: &Self| (scores.name, scores.columns, scores.ignored);
+        settings(self) == settings(other) && self.state() == other.state()
     }
 }
 

@@ -3,7 +3,7 @@
 //! As under `torch.autocast`, operations choose their types: the products of [`layers`](crate::layers), and
 //! [`matmul`], round their operands to the 16-bit type, and give float32 back, forward and backward. All else
 //! stays in float32: parameters, gradients between layers, norms, softmax, losses, sums over replicas and the
-//! optimizer. Layers that a model calls by Burn's `forward` stay in float32, too.
+//! optimizer. Layers that a model calls by Burn's `forward` stay in float32, too; `unrounded` names them.
 //!
 //! The type belongs to a thread: each replica, and each stage of its model, has that of its strategy, for
 //! training, validation and test.
@@ -14,6 +14,7 @@ mod autocast;
 mod loss_scale;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unrounded;
 
 use std::{cell::Cell, sync::Arc};
 
@@ -248,6 +249,6 @@ pub(crate) fn describe(device: &Device) -> Option<String> {
         false => "",
     };
     Some(format!(
-        "precision: matrix products and convolutions in {name}, all else in float32{slow}"
+        "precision: matrix products and convolutions of the engine's layers in {name}, all else in float32{slow}"
     ))
 }

@@ -62,7 +62,9 @@ impl Network {
         let x = gelu(layers::linear(&self.hidden, x.flatten::<2>(1, 3))); // [batch, 32]
         let heads = x.reshape([0, 4, 4, 2]); // [batch, 4, 4, 2]
         let mixed = layers::causal_attention(heads.clone(), heads.clone(), heads);
-        layers::linear(&self.output, mixed.flatten(1, 3)) // [batch, 10]
+        let all = mixed.flatten::<3>(2, 3).repeat_dim(2, 3); // [batch, 4, 24]
+        let mixed = layers::causal_self_attention(all, 4); // [batch, 4, 8]
+        layers::linear(&self.output, mixed.flatten(1, 2)) // [batch, 10]
     }
 
     /// The values and the gradients of all parameters, for `factor` times the loss of examples.

@@ -1,4 +1,4 @@
-use std::env;
+use std::{env, ops::Range};
 
 use anyhow::{Error, Result, anyhow, ensure};
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
@@ -94,21 +94,29 @@ pub fn chosen_devices(
     if env::var_os("SLURM_GPUS_PER_TASK").is_some() {
         return Ok(chosen);
     }
-    let host = workers.on_this_host();
-    let share = share_of(chosen.len(), host);
-    ensure!(
-        !share.is_empty(),
-        "{} processes on this host share {} devices: start at most one per device",
-        host.count,
-        chosen.len()
-    );
+    let share = share_of(chosen.len(), workers.on_this_host())?;
     Ok(chosen[share].to_vec())
 }
 
-/// The range of `devices` assigned to a process of its host.
-fn share_of(devices: usize, host: OnHost) -> std::ops::Range<usize> {
-    let each = devices / host.count;
-    each * host.index..each * (host.index + 1)
+/// The range of `gpus` assigned to a process of its host.
+///
+/// # Errors
+/// The host has more processes than GPUs.
+fn share_of(gpus: usize, host: OnHost) -> Result<Range<usize>> {
+    let each = gpus / host.count;
+    let share = each * host.index..each * (host.index + 1);
+    ensure!(
+        !share.is_empty(),
+        "{} processes on this host would share {}: start at most {gpus} here, and for more replicas give \
+         --replicas N, which share a GPU in one process. Processes on one GPU take turns unless NVIDIA's MPS \
+         runs, and each takes memory for itself",
+        host.count,
+        match gpus {
+            1 => "a GPU".to_owned(),
+            _ => format!("{gpus} GPUs"),
+        }
+    );
+    Ok(share)
 }
 
 /// True for the CPU, which any number of replicas can share.
@@ -116,11 +124,17 @@ pub fn is_cpu(devices: &[Device]) -> bool {
     devices.len() == 1 && devices[0] == Device::flex()
 }
 
+/// The error of a GPU without memory or with an old driver, with advice, else `error`.
+pub fn with_advice(error: Error) -> Error {
+    let advised = out_of_memory(&error).or_else(|| driver_too_old(&error));
+    advised.unwrap_or(error)
+}
+
 /// The error of a GPU without memory for an allocation, with advice; `None` for other errors.
 ///
 /// Source: the messages of `IoError::OutOfMemory` and `IoError::BufferTooBig` of CubeCL, whose types do not
 /// reach the caller of an operation.
-pub fn out_of_memory(error: &Error) -> Option<Error> {
+fn out_of_memory(error: &Error) -> Option<Error> {
     let text = format!("{error:#}");
     let size_after = |message: &str| {
         let (_, rest) = text.split_once(message)?;
@@ -141,6 +155,23 @@ pub fn out_of_memory(error: &Error) -> Option<Error> {
     ))
 }
 
+/// The error of a driver that lacks a function which this program was built to call, with advice; `None` for
+/// other errors.
+///
+/// Source: the panic of `load` in `driver/sys/mod.rs` of cudarc 0.19. Functions of the driver are called
+/// `cuName`, those of other libraries `cudaName`, `cublasName` or `ncclName`.
+fn driver_too_old(error: &Error) -> Option<Error> {
+    let text = format!("{error:#}");
+    let (_, rest) = text.split_once("Missing symbol ")?;
+    let name = rest.split_once(':').map_or(rest, |(name, _)| name).trim();
+    let is_of_driver = |rest: &str| rest.starts_with(|first: char| first.is_ascii_uppercase());
+    name.strip_prefix("cu").filter(|rest| is_of_driver(rest))?;
+    Some(anyhow!(
+        "the NVIDIA driver is too old for this build, and lacks {name}: update it, or build with the variable \
+         CUDARC_CUDA_VERSION, such as 12080 for drivers of CUDA 12; `kiln doctor` says which"
+    ))
+}
+
 fn describe(visible: &[Device]) -> String {
     let built: Vec<String> = GPUS
         .iter()
@@ -151,8 +182,8 @@ fn describe(visible: &[Device]) -> String {
                          `--features cuda` adds GPUs"
             .to_owned(),
         (true, false) => format!(
-            "this program is built for {}, and no such GPU was found: check that its driver is \
-             installed, and CUDA_VISIBLE_DEVICES. The CPU is device 0",
+            "this program is built for {}, and no such GPU was found: `kiln doctor` says whether its \
+             driver is installed and fits; see CUDA_VISIBLE_DEVICES, too. The CPU is device 0",
             built.join(", ")
         ),
         (false, _) => format!("devices are counted from 0 to {}", visible.len() - 1),
@@ -166,10 +197,66 @@ mod tests {
 
     #[test]
     fn processes_of_a_host_share_its_devices() {
-        let share = |index, count| share_of(8, OnHost { index, count });
+        let share = |index, count| share_of(8, OnHost { index, count }).unwrap();
         assert_eq!([share(0, 2), share(1, 2)], [0..4, 4..8]);
         assert_eq!(share(2, 3), 4..6);
-        assert!(share(8, 9).is_empty());
+    }
+
+    #[test]
+    fn processes_of_a_host_do_not_share_a_gpu() {
+        let refused = |gpus, index, count| {
+            let share = share_of(gpus, OnHost { index, count });
+            share.unwrap_err().to_string()
+        };
+        let one = refused(1, 0, 2);
+        assert!(
+            one.starts_with(
+                "2 processes on this host would share a GPU: start at most 1 here, and for more replicas give \
+                 --replicas N"
+            ),
+            "{one}"
+        );
+        assert!(one.contains("NVIDIA's MPS"), "{one}");
+        let several = refused(8, 8, 9);
+        assert!(
+            several
+                .starts_with("9 processes on this host would share 8 GPUs: start at most 8 here"),
+            "{several}"
+        );
+    }
+
+    #[test]
+    fn a_driver_that_is_too_old_is_told_from_other_failures() {
+        let of = |text: &str| with_advice(anyhow!("it panicked: {text}")).to_string();
+        let old = of(
+            "Missing symbol cuEventElapsedTime_v2: /usr/lib/libcuda.so.1: undefined symbol: \
+             cuEventElapsedTime_v2",
+        );
+        assert!(
+            old.starts_with(
+                "the NVIDIA driver is too old for this build, and lacks cuEventElapsedTime_v2: update it, or"
+            ),
+            "{old}"
+        );
+        assert!(
+            old.contains("CUDARC_CUDA_VERSION") && old.contains("`kiln doctor`"),
+            "{old}"
+        );
+        for other in [
+            "Missing symbol ncclCommSplit: libnccl.so: undefined symbol: ncclCommSplit",
+            "Missing symbol cudaGetDevice: libcudart.so",
+            "index out of bounds",
+        ] {
+            assert_eq!(of(other), format!("it panicked: {other}"));
+        }
+        let full = of("out of device memory allocating 1 bytes");
+        assert!(full.starts_with("the GPU is out of memory"), "{full}");
+    }
+
+    #[test]
+    fn who_finds_no_gpu_is_sent_to_the_doctor() {
+        let text = describe(&[Device::flex()]);
+        assert_eq!(text.contains("`kiln doctor`"), !GPUS.is_empty(), "{text}");
     }
 
     #[test]

@@ -401,10 +401,10 @@ impl ReplicaThreads {
         // With collectives on the devices, each replica applies the update itself; with `--check-replicas`
         // too, to detect updates that would differ between GPUs.
         let is_checked = checks_replicas();
-        let shared_update = match ops.collective() {
-            _ if is_checked => None,
-            Some(_) => None,
-            None => SharedUpdate::start(&places, of_all)?.map(Arc::new),
+        let shared_update = if is_checked || ops.collective().is_some() {
+            None
+        } else {
+            SharedUpdate::start(&places, of_all)?.map(Arc::new)
         };
         let cores = (cores / part.sharing_cores).max(1);
         let mut jobs = Vec::new();
@@ -668,15 +668,15 @@ fn place(device: &Device) -> String {
     }
 }
 
-/// The result of `step`, whose panic becomes an error that calls it `name`; with advice if a device has no
-/// memory.
+/// The result of `step`, whose panic becomes an error that calls it `name`; with advice if a GPU has no
+/// memory or an old driver.
 pub(crate) fn without_panic<O>(name: &str, step: impl FnOnce() -> Result<O>) -> Result<O> {
     let result = catch_unwind(AssertUnwindSafe(step));
     let panicked =
         |panic: Box<dyn Any + Send>| anyhow!("{name} panicked: {}", panic_message(&*panic));
     result
         .unwrap_or_else(|panic| Err(panicked(panic)))
-        .map_err(|error| devices::out_of_memory(&error).unwrap_or(error))
+        .map_err(devices::with_advice)
 }
 
 /// The message of a panic.

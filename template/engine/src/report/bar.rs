@@ -24,12 +24,13 @@ enum Rank {
     Picture,
     Rate,
     Speed,
+    Memory,
 }
 
 /// A progress bar on the standard error, if that is a terminal.
 pub struct Bar {
     bar: ProgressBar,
-    /// Losses, and rates of training.
+    /// Losses, and rates and memory of training.
     message: Arc<Mutex<Vec<(Rank, String)>>>,
 }
 
@@ -83,11 +84,14 @@ impl Bar {
         self.bar.is_hidden()
     }
 
-    /// Sets the losses, and the rates of training, in the order of importance.
-    pub fn set_message(&self, losses: impl Iterator<Item = String>, rates: &[String]) {
-        let losses = losses.map(|loss| (Rank::Loss, loss));
-        let rates = rates.iter().map(|rate| (Rank::Rate, rate.clone()));
-        let fields = losses.chain(rates).collect();
+    /// Sets the losses, and the rates and the memory of training, each in the order of importance.
+    pub fn set_message(
+        &self,
+        losses: impl Iterator<Item = String>,
+        rates: &[String],
+        memory: &[String],
+    ) {
+        let fields = message(losses, rates, memory);
         *self.message.lock().unwrap_or_else(PoisonError::into_inner) = fields;
     }
 
@@ -96,6 +100,17 @@ impl Bar {
         self.bar.finish_and_clear();
         terminal::show_bar(None);
     }
+}
+
+fn message(
+    losses: impl Iterator<Item = String>,
+    rates: &[String],
+    memory: &[String],
+) -> Vec<(Rank, String)> {
+    let losses = losses.map(|loss| (Rank::Loss, loss));
+    let rates = rates.iter().map(|rate| (Rank::Rate, rate.clone()));
+    let memory = memory.iter().map(|memory| (Rank::Memory, memory.clone()));
+    losses.chain(rates).chain(memory).collect()
 }
 
 impl Place<'_> {
@@ -135,13 +150,17 @@ mod tests {
             steps_per_second: 31.4,
             left: Duration::from_secs(11),
         };
-        let fields = [
-            (Rank::Loss, "loss 0.1234"),
-            (Rank::Rate, "26,112 tokens/s"),
-            (Rank::Rate, "52.3 GFLOP/s (35% of peak)"),
-            (Rank::Rate, "12% waiting for data"),
+        let rates = [
+            "26,112 tokens/s",
+            "52.3 GFLOP/s (35% of peak)",
+            "12% waiting for data",
         ];
-        let message = fields.map(|(rank, text)| (rank, text.to_owned()));
+        let memory = ["1,092 MiB", "60,412 MiB on the GPU"];
+        let message = message(
+            std::iter::once("loss 0.1234".to_owned()),
+            &rates.map(str::to_owned),
+            &memory.map(str::to_owned),
+        );
         for (width, expected) in [
             (40, "train  3/20  120/450  loss 0.1234"),
             (
@@ -162,10 +181,18 @@ mod tests {
             assert_eq!(line, expected, "{width}");
             assert!(line.chars().count() <= width, "{width}");
         }
-        assert!(
-            place
-                .line(&message, 200)
-                .ends_with("  12% waiting for data")
+        let ends = |width: usize, end| {
+            let line = place.line(&message, width);
+            assert!(
+                line.ends_with(end) && line.chars().count() <= width,
+                "{line}"
+            );
+        };
+        ends(150, "  12% waiting for data");
+        ends(160, "  12% waiting for data  1,092 MiB");
+        ends(
+            200,
+            "  12% waiting for data  1,092 MiB  60,412 MiB on the GPU",
         );
     }
 }

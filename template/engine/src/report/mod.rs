@@ -60,8 +60,9 @@ pub struct Report {
     log: PathBuf,
     steps: StepLog,
     throughput: Throughput,
-    /// Those of the last line, for the progress bar.
+    /// Rates and memory of the last line, for the progress bar.
     rates: Vec<String>,
+    memory: Vec<String>,
     /// Whether this process is the chief, the only one of a job that reports.
     speaks: bool,
     /// Lock on the output folder; `None` if nothing is written.
@@ -135,6 +136,7 @@ impl Report {
             steps: StepLog::new(&options.output_dir, options.log_every),
             throughput: Throughput::new(options),
             rates: Vec::new(),
+            memory: Vec::new(),
             trackers: Trackers::none(&options.output_dir),
             resumed: None,
             profile: (options.profile && speaks).then_some((0, 0)),
@@ -277,6 +279,9 @@ impl Report {
         self.steps.devices = throughput::devices_of(&*strategy)?;
         let (model, precision) = strategy.run_on_first(|replica| {
             let precision = precision::describe(replica.device());
+            if precision.is_some() {
+                precision::unrounded::arm();
+            }
             Ok((globals::model::<T>()?, precision))
         })?;
         self.say(&summary::summarize(&model));
@@ -447,7 +452,7 @@ impl Report {
         }
     }
 
-    /// Shows losses in the progress bar.
+    /// Shows losses in the progress bar, and in training the rates and the memory of the last line.
     fn show(&self, losses: &Losses) {
         if let Some(current) = &self.current
             && !current.bar.is_hidden()
@@ -455,11 +460,11 @@ impl Report {
             let losses = losses
                 .iter()
                 .map(|(name, loss)| format!("{name} {loss:.4}"));
-            let rates = match current.split {
-                Split::Train => &self.rates[..],
-                Split::Validation | Split::Test => &[],
+            let (rates, memory) = match current.split {
+                Split::Train => (&self.rates[..], &self.memory[..]),
+                Split::Validation | Split::Test => (&[][..], &[][..]),
             };
-            current.bar.set_message(losses, rates);
+            current.bar.set_message(losses, rates, memory);
         }
     }
 

@@ -217,14 +217,16 @@ impl Report {
         self.collect_counts()?;
         let work = self.steps.take_work(Instant::now());
         let rates = self.throughput.rates(&work);
+        let memory = Memory::now(&self.steps.devices);
         self.rates = rates.text();
+        self.memory = memory.text().collect();
         self.show(&losses);
         let line = Line {
             progress,
             losses,
             update,
             rates,
-            memory: Memory::now(&self.steps.devices),
+            memory,
         };
         self.steps.append(&line)?;
         for (tag, value) in line.scalars() {

@@ -13,10 +13,8 @@ use crate::{
     anomalies::detect_anomalies,
     comm::{ExchangePrecision, check_replicas},
     kernels,
-    launch::connect_servers,
     options::{Options, StrategyKind},
     precision::{self, Half},
-    replica::{chosen_devices, visible_devices},
     run_record::settings_of_job,
     task::Task,
     training::update::update_parameters,
@@ -143,17 +141,4 @@ fn ensure_exchanges(options: &Options) -> Result<()> {
          strategy"
     );
     Ok(())
-}
-
-/// The devices of this process: the available GPUs, restricted by `--devices`, or the devices of the
-/// servers in `--hosts`; otherwise the CPU.
-///
-/// # Errors
-/// A device does not exist, or a server is unreachable.
-pub fn devices_of(options: &Options, workers: &dyn Workers) -> Result<Vec<Device>> {
-    let visible = match options.hosts.is_empty() && options.strategy != StrategyKind::Remote {
-        true => visible_devices(),
-        false => connect_servers(&options.hosts, options.timeout)?,
-    };
-    chosen_devices(visible, options.devices.as_deref(), workers)
 }

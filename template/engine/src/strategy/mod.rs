@@ -7,6 +7,7 @@ mod model_parallel;
 mod multi_worker;
 mod one_device;
 mod parameter_server;
+mod places;
 
 use std::{any::Any, sync::Arc};
 
@@ -26,12 +27,13 @@ use crate::{
     workers::Workers,
 };
 
-pub use create::{create_strategy, devices_of};
+pub use create::create_strategy;
 pub use mirrored::MirroredStrategy;
 pub use model_parallel::ModelParallelStrategy;
 pub use multi_worker::MultiWorkerMirroredStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterServerStrategy};
+pub use places::{devices_of, share_devices};
 
 /// A distribution strategy of training over replicas.
 ///

@@ -10,32 +10,53 @@ use super::{
 };
 use crate::{
     checkpoint::Checkpoints,
+    ema::Weights,
     options::{Export, Options, WeightFormat},
     report::terminal,
     task::{Task, TrainState},
 };
 
-/// Writes the weights of a checkpoint to a file of another format. `create` creates the model on the CPU.
+/// Writes the weights of a checkpoint to a file of another format, and says which: the averaged ones if it has any, or
+/// those of `--weights`. `create` creates the model on the CPU.
 ///
 /// # Errors
-/// The checkpoint cannot be used, or the file exists or cannot be written.
+/// The checkpoint cannot be used or lacks the weights, or the file exists or cannot be written.
 pub fn export<T: Task>(
     options: &Options,
     export: &Export,
     create: impl FnOnce(&Device) -> Result<T::Trainable>,
 ) -> Result<()> {
+    terminal::print(exported::<T>(options, export, create)?);
+    Ok(())
+}
+
+/// As [`export`]; returns what to say.
+pub(super) fn exported<T: Task>(
+    options: &Options,
+    export: &Export,
+    create: impl FnOnce(&Device) -> Result<T::Trainable>,
+) -> Result<String> {
     ensure_free(export)?;
     let checkpoint = Checkpoints::new::<T>(options).find(&export.checkpoint)?;
     let created = create(&Device::flex())?.model().clone();
     let model = checkpoint.load_model(created)?.valid();
     write(&model, export)?;
-    let weights = names(&model, Layout::Burn).len();
-    terminal::print(format_args!(
-        "{} has the {weights} weights of {}",
-        export.output.display(),
-        checkpoint.path.display()
-    ));
-    Ok(())
+    let count = names(&model, Layout::Burn).len();
+    let (which, note) = match (checkpoint.weights()?, checkpoint.has_averages()) {
+        (Weights::Ema, _) => (
+            "averaged weights",
+            "; --weights model exports those of the last update",
+        ),
+        (Weights::Model, true) => (
+            "weights of the last update",
+            "; --weights ema exports the averaged ones",
+        ),
+        (Weights::Model, false) => ("weights", ""),
+    };
+    let (file, checkpoint) = (export.output.display(), checkpoint.path.display());
+    Ok(format!(
+        "{file} has the {count} {which} of {checkpoint}{note}"
+    ))
 }
 
 pub(super) fn ensure_free(export: &Export) -> Result<()> {

@@ -15,7 +15,7 @@ use burn_store::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{bytes::hex, checkpoint::Checkpoint};
+use crate::{bytes::hex, checkpoint::Checkpoint, ema::Weights};
 
 /// The names and layouts of the weights in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,10 @@ fn read_checkpoint(folder: &Path) -> Result<WeightFile> {
     Ok(WeightFile {
         tensors,
         layout,
-        format: "a checkpoint of this program",
+        format: match checkpoint.weights()? {
+            Weights::Ema => "the averaged weights of a checkpoint of this program",
+            Weights::Model => "a checkpoint of this program",
+        },
         sha256: hex(Sha256::new().chain_update(bytes)),
     })
 }

@@ -25,7 +25,7 @@ use crate::{
     options::{Export, WeightFormat},
     report::Report,
     run_record::RunRecord,
-    test_task::{self, Layers, Line, datasets, set_up},
+    test_task::{self, Layers, Line, PLAIN, create_trainable, datasets, set_up, train_by},
     training::{Callbacks, Training},
 };
 
@@ -624,4 +624,80 @@ fn a_training_starts_from_a_file_and_resumes_from_its_checkpoint() {
 fn hex_of(path: &Path) -> String {
     use sha2::{Digest, Sha256};
     crate::bytes::hex(Sha256::new().chain_update(fs::read(path).unwrap()))
+}
+
+#[test]
+fn an_export_has_the_averages_or_the_weights_of_the_last_update_and_says_which() {
+    let folder = tempdir().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let words = ["--strategy", "one-device", "--epochs", "1"];
+    train_by(PLAIN, &run("plain"), &words).unwrap();
+    train_by(
+        PLAIN,
+        &run("ema"),
+        &[&words[..], &["--ema", "0.9"]].concat(),
+    )
+    .unwrap();
+    let read = |path: &Path| {
+        let model = create_trainable(&Device::flex()).model;
+        bits(&load(model, path, &[], false).unwrap().0)
+    };
+    let exported = |of: &str, weights: &[&str]| {
+        let output = run(of);
+        let words = [&["--output-dir", output.to_str().unwrap()], weights].concat();
+        let path = run(&words.join("-").replace(['/', '\\'], "-"));
+        let create = |device: &Device| Ok(create_trainable(device));
+        let to = to(&path, WeightFormat::Safetensors);
+        export::exported::<Line>(&test_task::options(&words), &to, create)
+            .map(|said| (read(&path), said))
+            .map_err(|error| format!("{error:#}"))
+    };
+    let checkpoints = Checkpoints::new::<Line>(&test_task::options(&[
+        "--output-dir",
+        run("ema").to_str().unwrap(),
+    ]));
+    let checkpoint = checkpoints.find(&"latest".into()).unwrap().path;
+    let [model, averages] = ["model.bpk", "ema.bpk"].map(|name| read(&checkpoint.join(name)));
+    assert_ne!(model, averages);
+    for (weights, expected, says) in [
+        (&[][..], &averages, "the 3 averaged weights of "),
+        (
+            &["--weights", "ema"],
+            &averages,
+            "; --weights model exports those of the last update",
+        ),
+        (
+            &["--weights", "model"],
+            &model,
+            "the 3 weights of the last update of ",
+        ),
+    ] {
+        let (written, said) = exported("ema", weights).unwrap();
+        assert_eq!(&written, expected, "{weights:?}");
+        assert!(said.contains(says), "{said}");
+    }
+    let (_, said) = exported("plain", &[]).unwrap();
+    assert!(
+        said.contains(" has the 3 weights of ") && !said.contains(';'),
+        "{said}"
+    );
+    let error = exported("plain", &["--weights", "ema"]).unwrap_err();
+    assert!(error.contains("it has no averaged weights"), "{error}");
+}
+
+#[test]
+fn a_start_from_averages_says_so() {
+    let folder = tempdir().unwrap();
+    let words = ["--strategy", "one-device", "--epochs", "1", "--ema", "0.9"];
+    train_by(PLAIN, folder.path(), &words).unwrap();
+    let output = folder.path().to_str().unwrap();
+    let options = test_task::options(&["--output-dir", output]);
+    let checkpoint = Checkpoints::new::<Line>(&options).find(&"latest".into());
+    let model = create_trainable(&Device::flex()).model;
+    let (_, lines) = load(model, &checkpoint.unwrap().path, &[], false).unwrap();
+    assert!(
+        lines[0].ends_with(": the averaged weights of a checkpoint of this program"),
+        "{}",
+        lines[0]
+    );
 }

@@ -96,30 +96,18 @@ mod tests {
         tensor::{Device, Distribution, GradientCheckpointingStrategy},
     };
 
-    use super::{super::composed, *};
+    use super::{
+        super::{
+            composed,
+            tests::{all, error},
+        },
+        *,
+    };
     use crate::layers::operation::on_backend;
 
     /// As on a GPU.
     fn own([queries, keys, values]: [Tensor<4>; 3]) -> Option<Tensor<4>> {
         on_backend::<Flex, _, 3, 4>(Causal, [&queries, &keys, &values])
-    }
-
-    fn error(left: Tensor<4>, right: Tensor<4>) -> f32 {
-        (left - right).abs().max().into_scalar()
-    }
-
-    /// The output and the gradients of the inputs for a loss that weights all values differently.
-    fn all(
-        attend: impl Fn([Tensor<4>; 3]) -> Tensor<4>,
-        inputs: &[Tensor<4>; 3],
-    ) -> Vec<Tensor<4>> {
-        let inputs = inputs.clone().map(Tensor::require_grad);
-        let output = attend(inputs.clone());
-        let weights = output.clone().inner().cos(); // [batch, heads, time, size]
-        let loss = output.clone() * Tensor::from_inner(weights);
-        let gradients = loss.sum().backward();
-        let of_inputs = inputs.iter().map(|input| input.grad(&gradients).unwrap());
-        [output.inner()].into_iter().chain(of_inputs).collect()
     }
 
     #[test]

@@ -1,5 +1,7 @@
 #[cfg(any(feature = "gpu", all(test, feature = "cpu-layers")))]
 mod causal;
+#[cfg(feature = "cpu-layers")]
+pub(super) mod self_attention;
 
 #[cfg(feature = "gpu")]
 use burn::backend::Cube;
@@ -15,9 +17,9 @@ use crate::{anomalies::Watch, flops, precision};
 /// `[batch, heads, time, size]` to the same shape.
 ///
 /// On GPUs, Burn's fused kernel, which does not write the scores `[batch, heads, time, time]` to memory; the
-/// backward pass computes them again. On the CPU, and under gradient checkpointing, separate operations,
-/// recorded by autodiff. Softmax in 32 bits, whatever the type of the inputs; products of 32 bits in the
-/// [`precision`] of this thread.
+/// backward pass computes them again. On the CPU, where [`causal_self_attention`] is faster, and under gradient
+/// checkpointing, separate operations, recorded by autodiff. Softmax in 32 bits, whatever the type of the
+/// inputs; products of 32 bits in the [`precision`] of this thread.
 ///
 /// Source: A. Vaswani and others, Attention is all you need, 2017; T. Dao and others, FlashAttention, 2022.
 ///
@@ -27,11 +29,56 @@ pub fn causal_attention(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) 
     flops::attention(&queries, &keys, &values);
     let watch = Watch::begin("causal_attention", None);
     let [queries, keys, values] = [queries, keys, values].map(|x| watch.input(x));
-    #[cfg(feature = "gpu")]
-    if let Some(output) = on_gpu([&queries, &keys, &values]) {
+    watch.output(attend(queries, keys, values))
+}
+
+/// [`causal_attention`] of each position to its own sequence, from the output of one linear layer: queries, keys
+/// and values, in this order and each of `heads` heads, side by side in `[batch, time, 3 * width]`, to `[batch,
+/// time, width]`. A head has `width / heads` adjacent values.
+///
+/// On the CPU with the feature `cpu-layers`, in `f32`, one kernel reads all three where they are, and only
+/// attention weights are kept for the backward pass. Otherwise, and under gradient checkpointing, this is
+/// [`causal_attention`] of their heads. Products are in the [`precision`] of this thread.
+///
+/// Source: as [`causal_attention`]; the order is that of `in_proj_weight` of `torch.nn.MultiheadAttention`.
+///
+/// # Panics
+/// `3 * heads` does not divide the last dimension.
+pub fn causal_self_attention(all: Tensor<3>, heads: usize) -> Tensor<3> {
+    let values = all.dims()[2];
+    assert!(
+        heads > 0 && values.is_multiple_of(3 * heads),
+        "{values} values are not queries, keys and values of {heads} heads"
+    );
+    flops::self_attention(&all);
+    let watch = Watch::begin("causal_self_attention", None);
+    let all = watch.input(all);
+    #[cfg(feature = "cpu-layers")]
+    if let Some(output) = self_attention::on_cpu(&all, heads) {
         return watch.output(output);
     }
-    watch.output(composed(queries, keys, values))
+    watch.output(attend_by_heads(all, heads))
+}
+
+/// As [`causal_self_attention`], by [`attend`].
+pub(super) fn attend_by_heads(all: Tensor<3>, heads: usize) -> Tensor<3> {
+    let [batch, time, values] = all.dims();
+    let (width, size) = (values / 3, values / 3 / heads);
+    let part = |number| {
+        let part = all.clone().narrow(2, number * width, width); // [batch, time, width]
+        part.reshape([batch, time, heads, size]).swap_dims(1, 2) // [batch, heads, time, size]
+    };
+    let output = attend(part(0), part(1), part(2)); // [batch, heads, time, size]
+    output.swap_dims(1, 2).reshape([batch, time, width])
+}
+
+/// As [`causal_attention`], on all devices.
+fn attend(queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
+    #[cfg(feature = "gpu")]
+    if let Some(output) = on_gpu([&queries, &keys, &values]) {
+        return output;
+    }
+    composed(queries, keys, values)
 }
 
 /// The output of the fused kernel; `None` on the CPU and under gradient checkpointing.
@@ -67,4 +114,76 @@ fn later(time: usize, device: &Device) -> Tensor<4, Bool> {
     let device = device.clone().without_autodiff();
     // In Burn, this is false in and below the diagonal.
     Tensor::<2, Bool>::tril_mask([time, time], 0, &device).unsqueeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::*;
+    use crate::replica::{is_cpu, visible_devices};
+
+    /// The tolerance for a GPU, which adds in another order in its fused kernel.
+    const TOLERANCE: f32 = 1e-4;
+
+    /// The largest difference of two values.
+    pub(super) fn error(left: Tensor<4>, right: Tensor<4>) -> f32 {
+        (left - right).abs().max().into_scalar()
+    }
+
+    /// The output and the gradients of the inputs for a loss that weights all values differently.
+    pub(super) fn all(
+        attend: impl Fn([Tensor<4>; 3]) -> Tensor<4>,
+        inputs: &[Tensor<4>; 3],
+    ) -> Vec<Tensor<4>> {
+        let inputs = inputs.clone().map(Tensor::require_grad);
+        let output = attend(inputs.clone());
+        let weights = output.clone().inner().cos(); // [batch, heads, time, size]
+        let loss = output.clone() * Tensor::from_inner(weights);
+        let gradients = loss.sum().backward();
+        let of_inputs = inputs.iter().map(|input| input.grad(&gradients).unwrap());
+        [output.inner()].into_iter().chain(of_inputs).collect()
+    }
+
+    /// On a GPU, or one in software where it is asked for.
+    #[test]
+    fn a_gpu_attends_like_separate_operations() {
+        let devices = visible_devices();
+        if is_cpu(&devices) {
+            println!("skipped: no GPU");
+            return;
+        }
+        let device = devices[0].clone().autodiff();
+        device.seed(4);
+        for shape in [[1, 2, 7, 16], [2, 2, 65, 32]] {
+            let inputs = [0; 3].map(|_| Tensor::random(shape, Distribution::Default, &device));
+            let computed = all(|[q, k, v]| causal_attention(q, k, v), &inputs);
+            let expected = all(|[q, k, v]| composed(q, k, v), &inputs);
+            let names = ["output", "queries", "keys", "values"];
+            for ((name, computed), expected) in names.into_iter().zip(computed).zip(expected) {
+                assert_eq!(computed.dims(), shape);
+                let error = error(computed, expected);
+                assert!(error < TOLERANCE, "{error} of {name} for {shape:?}");
+            }
+        }
+    }
+
+    /// The same on the CPU, whose operations are the separate ones.
+    #[test]
+    fn the_helpers_of_these_tests_tell_a_difference() {
+        let device = Device::flex().autodiff();
+        device.seed(4);
+        let inputs = [0; 3].map(|_| Tensor::random([1, 2, 7, 4], Distribution::Default, &device));
+        let right = all(|[q, k, v]| causal_attention(q, k, v), &inputs);
+        // Attention to later positions, too.
+        let wrong = all(
+            |[q, k, v]| softmax(q.matmul(k.transpose()) / 2.0, 3).matmul(v),
+            &inputs,
+        );
+        let expected = all(|[q, k, v]| composed(q, k, v), &inputs);
+        for ((right, wrong), expected) in right.into_iter().zip(wrong).zip(expected) {
+            assert!(error(right, expected.clone()) < TOLERANCE);
+            assert!(error(wrong, expected) > TOLERANCE);
+        }
+    }
 }

@@ -1,51 +1,60 @@
-//! [`super::cross_entropy`] on Burn's CPU backend.
+//! [`super::cross_entropy()`] on Burn's CPU backend.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
     tensor::{Int, Tensor},
 };
-use kiln_engine::{
-    layers::operation::{self, Operation, tensor},
-    vectors::exp,
-};
 use rayon::prelude::*;
 
-use super::rows::{ROWS, largest, sum, vectorized};
+use super::{
+    operation::{self, Operation, tensor},
+    rows::{ROWS, largest, sum},
+};
+use crate::vectors::{exp, vectorized};
 
-/// The losses, or none where they are not for this module.
+/// The losses; `None` if unsupported: another device or type, gradient checkpointing, or shapes that do not
+/// match.
 ///
 /// # Panics
-/// A label is no class.
-pub fn on_cpu(logits: &Tensor<3>, labels: &Tensor<2, Int>) -> Option<Tensor<2>> {
-    let [batch, time, classes] = logits.dims();
-    if labels.dims() != [batch, time] || [batch, time, classes].contains(&0) {
+/// A label is not that of a class.
+pub fn on_cpu<const D: usize, const E: usize>(
+    logits: &Tensor<D>,
+    labels: &Tensor<E, Int>,
+) -> Option<Tensor<E>> {
+    let dims = logits.dims();
+    let (classes, observations) = dims.split_last()?;
+    if labels.dims() != observations || dims.contains(&0) {
         return None;
     }
-    let labels = labels.clone();
-    operation::on_cpu(CrossEntropy { classes, labels }, [logits])
+    let cross_entropy = CrossEntropy {
+        classes: *classes,
+        labels: labels.clone(),
+    };
+    operation::on_cpu(cross_entropy, [logits])
 }
 
+/// From `[.., classes]` to `[..]`, the shape of the labels.
 #[derive(Clone, Debug)]
-struct CrossEntropy {
+struct CrossEntropy<const E: usize> {
     classes: usize,
-    labels: Tensor<2, Int>,
+    labels: Tensor<E, Int>,
 }
 
-/// What is kept of each row.
+/// The state of a row of logits.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     label: usize,
     largest: f32,
-    /// The logarithm of the sum of the exponentials of what the values are below the largest.
+    /// The logarithm of the sum of `exp(value - largest)`.
     log_sum: f32,
 }
 
-impl Operation<Flex, 1> for CrossEntropy {
+impl<const E: usize> Operation<Flex, 1> for CrossEntropy<E> {
     type Kept = Vec<Row>;
 
     fn forward(&self, [logits]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
         let values = logits.storage::<f32>();
-        // Read here and not before: on another device it would wait for the step.
+        #[allow(clippy::disallowed_methods, reason = "a CPU does not wait")]
         let labels = self.labels.to_data();
         let rows = labels.iter::<i64>().map(|label| Row {
             label: label as usize,
@@ -80,7 +89,7 @@ impl Operation<Flex, 1> for CrossEntropy {
     }
 }
 
-impl CrossEntropy {
+impl<const E: usize> CrossEntropy<E> {
     #[inline(always)]
     fn forward_rows(&self, values: &[f32], losses: &mut [f32], rows: &mut [Row]) {
         let all = values.chunks_exact(self.classes).zip(losses).zip(rows);
@@ -91,7 +100,7 @@ impl CrossEntropy {
         }
     }
 
-    /// From logits to their gradients, in place.
+    /// From logits to their gradients, in place: softmax minus one-hot, times the gradient of the loss.
     #[inline(always)]
     fn backward_rows(&self, values: &mut [f32], rows: &[Row], gradients: &[f32]) {
         let all = values

@@ -1,37 +1,54 @@
-//! [`super::layer_norm`] on Burn's CPU backend.
+//! [`super::layer_norm()`] on Burn's CPU backend.
+
+use std::array;
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
+    module::{Content, DisplaySettings, ModuleDisplay},
     nn::LayerNorm,
     tensor::Tensor,
-};
-use kiln_engine::{
-    comm::add,
-    layers::operation::{self, Operation, tensor},
 };
 use rayon::prelude::*;
 
 use super::{
-    EPSILON,
-    rows::{ROWS, sum, sum_of_pairs, vectorized},
+    operation::{self, Operation, tensor},
+    rows::{ROWS, sum, sum_of_pairs},
 };
+use crate::{comm::add, vectors::vectorized};
 
-/// The layer on `x`, or none where it is not for this module.
-pub fn on_cpu(layer: &LayerNorm, x: &Tensor<3>) -> Option<Tensor<3>> {
+/// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, or shapes
+/// that do not match, which Burn's layer reports.
+pub fn on_cpu<const D: usize>(layer: &LayerNorm, x: &Tensor<D>) -> Option<Tensor<D>> {
     let [width] = layer.gamma.dims();
     let dims = x.dims();
-    let is_ours = dims[2] == width && !dims.contains(&0);
-    let beta = layer.beta.as_ref().filter(|_| is_ours)?.val();
-    operation::on_cpu(Norm { width }, [x, &layer.gamma.val(), &beta])
+    if dims.last() != Some(&width) || dims.contains(&0) {
+        return None;
+    }
+    let epsilon = epsilon(layer)? as f32;
+    let (norm, gamma) = (Norm { width, epsilon }, layer.gamma.val());
+    match &layer.beta {
+        Some(beta) => operation::on_cpu(norm, [x, &gamma, &beta.val()]),
+        None => operation::on_cpu(norm, [x, &gamma]),
+    }
 }
 
-/// Rows of `width` values with mean 0 and variance 1, times gamma, plus beta.
+/// The epsilon of a layer, a private field that Burn only displays, to all digits.
+pub(super) fn epsilon(layer: &LayerNorm) -> Option<f64> {
+    let content = layer.custom_content(Content::new(DisplaySettings::new()))?;
+    let mut attributes = content.attributes.into_iter();
+    let epsilon = attributes.find(|attribute| attribute.name == "epsilon")?;
+    epsilon.value.parse().ok()
+}
+
+/// Rows of `width` values with mean 0 and variance 1, times gamma, plus beta, if the layer has one.
 #[derive(Clone, Copy, Debug)]
 struct Norm {
     width: usize,
+    /// Added to the variance.
+    epsilon: f32,
 }
 
-/// What is kept of each row.
+/// The state of a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     mean: f32,
@@ -46,10 +63,14 @@ impl Row {
     }
 }
 
-impl Operation<Flex, 3> for Norm {
+impl<const N: usize> Operation<Flex, N> for Norm {
     type Kept = Vec<Row>;
 
-    fn forward(&self, [x, gamma, beta]: [&FlexTensor; 3]) -> (FlexTensor, Self::Kept) {
+    fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept) {
+        let (x, gamma) = (inputs[0], inputs[1]);
+        let zeros = vec![0.0; self.width];
+        let beta = inputs.get(2).map_or(&zeros[..], |beta| beta.storage());
+        let parameters = [gamma.storage(), beta];
         let values = x.storage::<f32>();
         let mut output = vec![0.0; values.len()];
         let mut rows = vec![Row::default(); values.len() / self.width];
@@ -57,7 +78,6 @@ impl Operation<Flex, 3> for Norm {
         let parts = output.par_chunks_mut(part).zip(values.par_chunks(part));
         let parts = parts.zip(rows.par_chunks_mut(ROWS));
         parts.for_each(|((output, values), rows)| {
-            let parameters = [gamma.storage(), beta.storage()];
             vectorized!(self.forward_rows(values, parameters, output, rows));
         });
         (tensor(output, x.layout().shape().clone()), rows)
@@ -65,11 +85,12 @@ impl Operation<Flex, 3> for Norm {
 
     fn backward(
         &self,
-        [x, gamma, _]: [&FlexTensor; 3],
+        inputs: [&FlexTensor; N],
         rows: Self::Kept,
         mut gradient: FlexTensor,
-        [of_x, of_gamma, of_beta]: [bool; 3],
-    ) -> [Option<FlexTensor>; 3] {
+        wanted: [bool; N],
+    ) -> [Option<FlexTensor>; N] {
+        let (x, gamma) = (inputs[0], inputs[1]);
         let part = ROWS * self.width;
         let parts = gradient.storage_mut::<f32>().par_chunks_mut(part);
         let parts = parts.zip(
@@ -93,11 +114,11 @@ impl Operation<Flex, 3> for Norm {
             sums
         });
         let [gamma_gradient, beta_gradient] = sums.expect("a batch has rows");
-        [
-            of_x.then_some(gradient),
-            of_gamma.then(|| tensor(gamma_gradient, [self.width])),
-            of_beta.then(|| tensor(beta_gradient, [self.width])),
-        ]
+        let of_width = |values| tensor(values, [self.width]);
+        let gradients = [gradient, of_width(gamma_gradient), of_width(beta_gradient)];
+        let gradients = gradients.into_iter().zip(wanted);
+        let mut gradients = gradients.map(|(one, wanted)| wanted.then_some(one));
+        array::from_fn(|_| gradients.next().flatten())
     }
 }
 
@@ -115,7 +136,7 @@ impl Norm {
         for ((output, values), row) in outputs.zip(rows) {
             let mean = sum(values, |value| value) / self.width as f32;
             let squares = sum(values, |value| (value - mean) * (value - mean));
-            let scale = 1.0 / (squares / self.width as f32 + EPSILON as f32).sqrt();
+            let scale = 1.0 / (squares / self.width as f32 + self.epsilon).sqrt();
             *row = Row { mean, scale };
             let places = output.iter_mut().zip(values).zip(gamma.iter().zip(beta));
             for ((output, value), (gamma, beta)) in places {
@@ -153,7 +174,7 @@ impl Norm {
             .chunks_exact_mut(self.width)
             .zip(values.chunks_exact(self.width));
         for ((gradients, values), row) in pairs.zip(rows) {
-            // Those of the values that were normed.
+            // The gradients of the normalized values.
             for (gradient, gamma) in gradients.iter_mut().zip(gamma) {
                 *gradient *= gamma;
             }

@@ -1,23 +1,24 @@
-//! [`super::causal_attention`] on Burn's CPU backend.
+//! [`super::causal_self_attention()`] on Burn's CPU backend: nothing is transposed, sliced or padded.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
     tensor::Tensor,
 };
-use kiln_engine::{
-    layers::{
-        matrix::{Matrix, Threads},
-        multiply_in,
-        operation::{self, Operation, tensor},
-    },
-    precision::{self, Half},
-    vectors::exp,
-};
 use rayon::prelude::*;
 
-use super::rows::{largest, sum, sum_of_pairs, vectorized};
+use crate::{
+    layers::{
+        matrix::{Matrix, Threads},
+        operation::{self, Operation, tensor},
+        rounded::multiply_in,
+        rows::{largest, sum, sum_of_pairs},
+    },
+    precision::{self, Half},
+    vectors::{exp, vectorized},
+};
 
-/// The attention, or none where it is not for this module. `3 * heads` divides the last dimension.
+/// The output; `None` if unsupported: another device or type, gradient checkpointing, or no values. `3 * heads`
+/// divides the last dimension.
 pub fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
     let [batch, time, width] = all.dims();
     if [batch, time, width].contains(&0) {
@@ -40,7 +41,7 @@ struct Attention {
     time: usize,
     width: usize,
     heads: usize,
-    /// In what products are computed; none for float32.
+    /// The type of operands of products.
     half: Option<Half>,
 }
 
@@ -48,7 +49,7 @@ struct Attention {
 type Head<'a> = [Matrix<'a>; 3];
 
 impl Operation<Flex, 1> for Attention {
-    /// Which share of each value a position takes, `[batch, heads, time, time]`.
+    /// The attention weights, `[batch, heads, time, time]`.
     type Kept = Vec<f32>;
 
     fn forward(&self, [all]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
@@ -130,7 +131,7 @@ impl Attention {
         })
     }
 
-    /// Puts `[time, size]` from `column` on into rows of `width` values.
+    /// Copies `[time, size]` into the columns from `column` on of rows of `width` values.
     fn put(&self, values: &[f32], rows: &mut [f32], width: usize, column: usize) {
         let rows = rows.chunks_exact_mut(width);
         for (row, values) in rows.zip(values.chunks_exact(self.size())) {
@@ -138,7 +139,7 @@ impl Attention {
         }
     }
 
-    /// From products of queries and keys to shares.
+    /// From products of queries and keys to attention weights, in place.
     #[inline(always)]
     fn softmax(&self, scores: &mut [f32]) {
         let scale = self.scale();
@@ -154,7 +155,7 @@ impl Attention {
         }
     }
 
-    /// What keeps scores from growing with the values of a head.
+    /// The factor of the products of queries and keys.
     fn scale(&self) -> f32 {
         1.0 / (self.size() as f32).sqrt()
     }
@@ -182,7 +183,7 @@ impl Attention {
         put(1, scores.transposed(), queries);
     }
 
-    /// From the gradient of shares to that of products of queries and keys.
+    /// From the gradient of attention weights to that of products of queries and keys, in place.
     #[inline(always)]
     fn softmax_backward(&self, shares: &[f32], gradients: &mut [f32]) {
         let scale = self.scale();

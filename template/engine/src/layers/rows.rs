@@ -1,31 +1,19 @@
-//! What becomes of a row of values.
+//! Reductions over the values of a row, to be vectorized by their callers.
 
-/// Evaluates an expression with the vector instructions of this processor; called functions must be
-/// inlined.
-macro_rules! vectorized {
-    ($work:expr) => {
-        kiln_engine::vectors::dispatch(
-            #[inline(always)]
-            || $work,
-        )
-    };
-}
-pub(super) use vectorized;
-
-/// Rows of a matrix that a thread takes at a time. Sums over rows are made of these, whatever the
-/// threads, so that they have the same bits.
+/// Rows per work item of a thread. Sums over rows are sums of these parts, for the same bits on any number of
+/// threads.
 pub const ROWS: usize = 64;
 
-/// Values that are reduced side by side.
+/// Number of partial results.
 const LANES: usize = 16;
 
-/// The sum of what `term` makes of each value, in an order that does not depend on the processor.
+/// The sum of `term(value)`, in an order that does not depend on the processor.
 #[inline(always)]
 pub fn sum(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     sum_of_pairs(row, row, |value, _| term(value))
 }
 
-/// The sum of what `term` makes of each value of two rows of one length, in that order too.
+/// The sum of `term(value, other)` over two rows of the same length, in the order of [`sum`].
 #[inline(always)]
 pub fn sum_of_pairs(one: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let (whole, rest) = one.as_chunks::<LANES>();
@@ -41,7 +29,7 @@ pub fn sum_of_pairs(one: &[f32], other: &[f32], term: impl Fn(f32, f32) -> f32) 
     sums.iter().sum::<f32>() + rest
 }
 
-/// The largest value, or NaN where there is one.
+/// The largest value; NaN if any value is.
 #[inline(always)]
 pub fn largest(row: &[f32]) -> f32 {
     let larger = |one: f32, other: f32| match one >= other || one.is_nan() {
