@@ -14,7 +14,7 @@ from pathlib import Path
 import wandb
 
 # Fields of both logs that are not metrics.
-NOT_METRICS = {"split", "epoch", "step", "examples", "weights", "seconds", "data_seconds", "flops_complete"}
+NOT_METRICS = {"split", "epoch", "step", "examples", "weights", "seconds", "data_seconds", "checkpoint_seconds", "flops_complete"}
 # Fields of steps.jsonl with values by name, and what stands before the names.
 BY_NAME = {"losses": "step/", "learning_rates": "step/learning_rate/"}
 

@@ -104,6 +104,36 @@ impl<'a> Document<'a> {
             .collect()
     }
 
+    /// The items of a document that has nothing but the array of tables `key`, each with its id.
+    ///
+    /// # Errors
+    /// The text is not TOML, has another key, or an item is invalid or has the id of another one.
+    pub fn items<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&Self, &Place<'_>) -> Result<T>,
+        id: impl Fn(&T) -> &str,
+    ) -> Result<Vec<T>> {
+        let mut items: Vec<T> = Vec::new();
+        for (given, value) in &self.parse()? {
+            if given.get_ref() != key {
+                return Err(self.unknown_key(given, &[key]));
+            }
+            let array = value.get_ref().as_array();
+            let array = array.ok_or_else(|| self.wrong_type(key, value, "an array of tables"))?;
+            for table in array.iter() {
+                let item = parse(self, table)?;
+                if items.iter().any(|other| id(other) == id(&item)) {
+                    let message = format!("the {key} `{}` is listed twice", id(&item));
+                    let error = self.error_at(table.span(), message, "the duplicate");
+                    return Err(error.help("rename or remove one of the two"));
+                }
+                items.push(item);
+            }
+        }
+        Ok(items)
+    }
+
     /// The same error, pointing at `value`.
     pub fn relocate(&self, error: Error, value: &Place<'_>) -> Error {
         error.at(self.name, self.text, value.span(), "this value")

@@ -14,6 +14,7 @@ use crate::{
     project::{
         ability::{ABILITIES_FILE, parse_abilities},
         merge::{Labels, merge_texts},
+        overlay::patch::FilePatch,
         record::{RECORD_FILE, Record},
         todo::{SITES_FILE, Scan, parse_sites, scan_text, without_marker},
     },
@@ -291,6 +292,24 @@ fn answers_of_examples() {
     fuzz("answers.toml", &seeds, |text, _| {
         if let Err(error) = Example::parse(&template, "e", "answers.toml", text, Vec::new()) {
             is_drawn(&error, text);
+        }
+    });
+}
+
+#[test]
+fn patches_of_examples() {
+    let base = "one\ntwo\n\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\n";
+    let new = base.replace("two\n", "").replace("ten", "9.5\nten");
+    let seed = diffy::create_patch(base, &new).to_string();
+    fuzz("f.patch", &[&seed], |text, _| {
+        let patch = FilePatch::parse("f.patch", text.as_bytes());
+        for made in [
+            patch.and_then(|patch| patch.apply(base)),
+            FilePatch::parse("f.patch", text.as_bytes()).and_then(|one| one.apply_moved(base)),
+        ] {
+            if let Err(error) = made {
+                is_drawn(&error, text);
+            }
         }
     });
 }

@@ -213,7 +213,7 @@ fn refuse(name: &str, reason: &str) -> Error {
 
 /// Help for a name with invalid characters: a valid name like it.
 fn suggestion(name: &str) -> String {
-    // What is left of a name in another script would be no name like it.
+    // A name in another script would lose most of its letters.
     let letters = || name.chars().filter(|c| c.is_alphabetic());
     if 2 * letters().filter(char::is_ascii).count() < letters().count() {
         return "choose another name, such as `my-model`".to_owned();

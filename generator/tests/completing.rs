@@ -11,7 +11,7 @@ use std::{env, process::Command};
 use common::Place;
 use terminal::Terminal;
 
-/// What is typed before Tab, and what is on the line after it.
+/// Text before Tab, and the line after it.
 const CASES: [(&str, &str); 16] = [
     ("kiln explain model.arch", "kiln explain model.architecture"),
     ("kiln explain early", "kiln explain early-stopping"),

@@ -1,20 +1,32 @@
 //! `kiln new --example` and `kiln examples`.
 
 mod common;
+#[path = "common/patches.rs"]
+mod patches;
 
-use std::fs;
+use std::{env, fs, path::Path};
 
 use common::Place;
 use kiln::{
     name::Name,
-    project::overlay::render_example,
-    render::render,
+    project::{
+        overlay::{
+            patch::{FilePatch, RENEWAL},
+            render_base, render_example,
+        },
+        record::RECORD_FILE,
+    },
+    render::{Rendered, render},
     template::{
         Template,
         answers::Answers,
-        example::{Example, names},
+        example::{Example, ExampleFile, names},
     },
 };
+use patches::{create, equal_lines};
+
+/// The largest share of the template's lines among those of the examples' files, in percent.
+const MOST: usize = 15;
 
 #[test]
 fn an_example_is_the_template_with_its_files_and_nothing_left_to_do() {
@@ -35,13 +47,220 @@ fn an_example_is_the_template_with_its_files_and_nothing_left_to_do() {
         }
         for file in example.files() {
             let path = format!("my-model/{}", file.path.display());
-            assert_eq!(
-                fs::read(place.join(&path)).unwrap(),
-                file.contents,
-                "{path}"
-            );
+            let made = fs::read(place.join(&path)).unwrap();
+            if file.is_patch {
+                // Without the changes, it is the template's.
+                let patch = diffy::Patch::from_bytes(file.contents).unwrap();
+                let base = diffy::apply_bytes(&made, &patch.reverse()).unwrap();
+                let is_base = Some(&base[..]) == based(&template, &example).get(&file.path);
+                assert!(is_base, "{path}");
+            } else {
+                assert_eq!(made, file.contents, "{path}");
+            }
         }
         assert!(!place.join("my-model/answers.toml").exists());
+    }
+}
+
+/// What the files of an example are laid over.
+fn based<'t>(template: &'t Template, example: &Example) -> Rendered<'t> {
+    let name = Name::parse("my-model").unwrap();
+    let answers = Answers::complete(template, name, example.values().clone()).unwrap();
+    render_base(template, example, &answers, Path::new("my-model")).unwrap()
+}
+
+/// The template's file and the example's, if they can be stored as a patch: both are text, and the
+/// template's file is the same for all answers.
+fn originals<'b>(base: &'b Rendered<'_>, file: &ExampleFile) -> Option<(&'b str, &'static str)> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let in_template = file.path.strip_prefix("template").unwrap_or(&file.path);
+    let is_fixed = repository.join("template").join(in_template).is_file();
+    // The template's record states hashes, which change with each of its files.
+    let is_record = file.path.ends_with(format!("{RECORD_FILE}.liquid"));
+    let rendered = base.files.iter().find(|one| one.path == file.path)?;
+    if !is_fixed || is_record || rendered.executable != file.executable {
+        return None;
+    }
+    let old = str::from_utf8(&rendered.contents).ok()?;
+    Some((old, str::from_utf8(file.contents).ok()?))
+}
+
+/// Files that have enough of the template's lines are stored as patches, in one form.
+/// EXAMPLES=overwrite makes them from whole files, and moves their hunks after a change of the
+/// template.
+#[test]
+fn files_that_are_mostly_the_templates_are_patches() {
+    let template = Template::embedded().unwrap();
+    let overwrite = env::var_os("EXAMPLES").is_some_and(|value| value == "overwrite");
+    let mut wrong = String::new();
+    for name in names() {
+        let example = Example::embedded(&template, name).unwrap();
+        let base = based(&template, &example);
+        let is_whole = |file: &ExampleFile| {
+            let mut others = example.files().iter();
+            others.any(|other| other.path == file.path && !other.is_patch)
+        };
+        for file in example.files() {
+            let place = format!("examples/{name}/{}", file.path.display());
+            let result = if !file.is_patch {
+                let made = originals(&base, file);
+                Ok(made.and_then(|(old, new)| create(&file.path, old, new)))
+            } else if is_whole(file) {
+                continue;
+            } else {
+                renewed(&base, file, &place, overwrite)
+            };
+            let made = match result {
+                Ok(made) => made,
+                Err(error) => {
+                    wrong.push_str(&error);
+                    continue;
+                }
+            };
+            let is_right = match &made {
+                Some(patch) => file.is_patch && patch.as_bytes() == file.contents,
+                None => !file.is_patch,
+            };
+            if overwrite {
+                store(&place, file, made.as_deref());
+            } else if !is_right {
+                let form = if made.is_some() { "a patch" } else { "whole" };
+                wrong.push_str(&format!("{place} should be {form}, or is not renewed\n"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}renew them with `{RENEWAL}`");
+}
+
+/// The patch `file` for the template's file as it is now.
+fn renewed(
+    base: &Rendered<'_>,
+    file: &ExampleFile,
+    place: &str,
+    moved: bool,
+) -> Result<Option<String>, String> {
+    let name = format!("{place}.patch");
+    let old = base
+        .get(&file.path)
+        .and_then(|old| str::from_utf8(old).ok());
+    let old = old.ok_or_else(|| format!("{name} changes no text of the template\n"))?;
+    let patch = FilePatch::parse(&name, file.contents).map_err(|error| error.draw(false))?;
+    let new = match moved {
+        true => patch.apply_moved(old),
+        false => patch.apply(old),
+    };
+    let new = new.map_err(|error| error.draw(false))?;
+    // A file that has become too different stays a patch until the whole file is put in its place.
+    let made = create(&file.path, old, &new);
+    Ok(made.or_else(|| str::from_utf8(file.contents).ok().map(str::to_owned)))
+}
+
+/// Writes a patch in place of the whole file or the earlier patch; or deletes the patch that an
+/// edited whole file makes superfluous.
+fn store(place: &str, file: &ExampleFile, patch: Option<&str>) {
+    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join(place);
+    let patched = whole.with_file_name(format!(
+        "{}.patch",
+        whole.file_name().unwrap().to_string_lossy()
+    ));
+    match patch {
+        Some(patch) if !file.is_patch || patch.as_bytes() != file.contents => {
+            fs::write(&patched, patch).unwrap();
+            println!("renewed {place}.patch");
+            if !file.is_patch {
+                fs::remove_file(&whole).unwrap();
+            }
+        }
+        None if patched.exists() => fs::remove_file(&patched).unwrap(),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_file_with_few_lines_of_the_template_is_stored_whole() {
+    let base: String = (0..20).map(|line| format!("line {line}\n")).collect();
+    let with = |equal: usize, count: usize| -> String {
+        let lines = (0..count).map(|line| match line < equal {
+            true => format!("line {line}\n"),
+            false => format!("new {line}\n"),
+        });
+        lines.collect()
+    };
+    let made = |new: &str| create(Path::new("f"), &base, new);
+    assert!(made(&with(2, 10)).is_some() && made(&with(4, 20)).is_some());
+    assert!(made(&with(1, 10)).is_none() && made(&with(3, 20)).is_none());
+    assert!(made(&with(8, 9)).is_none(), "it is short");
+    assert!(made(&base).is_none(), "it is the template's");
+    let new = base.replace("line 4\n", "\nnew\n\n") + "without an end";
+    let patch = made(&new).unwrap();
+    let applied = FilePatch::parse("f.patch", patch.as_bytes()).unwrap();
+    assert_eq!(applied.apply(&base).unwrap(), new, "{patch}");
+}
+
+/// Lines of patches count with their headers; added files are those of `src/`.
+#[test]
+fn few_lines_of_the_examples_are_the_templates() {
+    let template = Template::embedded().unwrap();
+    let (mut overriding, mut equal, mut added) = (0, 0, 0);
+    for name in names() {
+        let example = Example::embedded(&template, name).unwrap();
+        let base = based(&template, &example);
+        let before = (overriding, equal, added);
+        for file in example.files() {
+            let Ok(text) = str::from_utf8(file.contents) else {
+                continue;
+            };
+            let in_template = file.path.strip_prefix("template").unwrap_or(&file.path);
+            match base.get(&file.path) {
+                Some(_) if file.is_patch => {
+                    let patch = FilePatch::parse("a patch", file.contents).unwrap();
+                    let (lines, context) = patch.size();
+                    overriding += lines;
+                    equal += context;
+                }
+                Some(old) => {
+                    overriding += text.lines().count();
+                    equal += equal_lines(&String::from_utf8_lossy(old), text);
+                }
+                None if in_template.starts_with("src") => added += text.lines().count(),
+                None => {}
+            }
+        }
+        println!(
+            "{name}: {} lines for files of the template, {} of them its own; {} lines of other code",
+            overriding - before.0,
+            equal - before.1,
+            added - before.2
+        );
+    }
+    let share = 100.0 * equal as f64 / (overriding + added) as f64;
+    println!("all: {overriding}, {equal}, {added}; {share:.1}% are the template's");
+    assert!(equal * 100 <= MOST * (overriding + added), "{share:.1}%");
+}
+
+/// Patches must fit whatever is answered.
+#[test]
+fn patches_fit_with_other_answers_and_names() {
+    let template = Template::embedded().unwrap();
+    for name in names() {
+        let example = Example::embedded(&template, name).unwrap();
+        let fits = |answers: &Answers| {
+            let path = Path::new(answers.name().package());
+            render_example(&template, Some(&example), answers, path).unwrap();
+        };
+        for project in ["a", "a-name-that-is-longer-than-a-line-of-most-other-names"] {
+            let project = Name::parse(project).unwrap();
+            let values = example.values().clone();
+            let answers = Answers::complete(&template, project, values).unwrap();
+            fits(&answers);
+            for option in template.options() {
+                for value in option.values() {
+                    let other = answers.clone();
+                    let other = other.with(&template, &option.name, &value.to_string());
+                    fits(&other.unwrap());
+                }
+            }
+        }
     }
 }
 

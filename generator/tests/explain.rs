@@ -441,7 +441,7 @@ fn every_option_and_command_belongs_to_an_ability() {
     assert_eq!(set.len(), told.len(), "one is told twice: {told:?}");
 }
 
-/// What an ability refers to exists: its site, commands, example and part of the guide.
+/// The references of an ability exist: its site, commands, example and part of the guide.
 #[test]
 fn abilities_are_explained_whole() {
     let template = Template::embedded().unwrap();

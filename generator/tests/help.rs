@@ -108,8 +108,8 @@ Options:
           - none: No version control
 
       --workspace <WORKSPACE>
-          What a Cargo workspace above does with the project [default: exclude if it would have it
-          as a member, but member if it lists its path, or if the template is no workspace]
+          Membership in a Cargo workspace above [default: exclude if it would have the project as a
+          member, but member if it lists its path, or if the template is no workspace]
 
           Possible values:
           - exclude: The project is a workspace of its own: its path is added to the other's

@@ -85,7 +85,7 @@ fn a_sparse_checkout_without_what_changes_is_refused() {
     let rules = ["sparse-checkout", "set", "--no-cone", "/*", "!/sub"];
     git(&project, &rules);
     assert!(!place.path("project/sub").exists());
-    // What does not change may be left out.
+    // Unchanged parts may be left out.
     place.template("b.txt", "b\n", "B\n");
     place.update(&[], 0);
     commit(&project);

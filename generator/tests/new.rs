@@ -932,7 +932,7 @@ fn trains_and_passes_on_the_status() {
     let ran = fs::read_to_string(place.join("a/ran")).unwrap();
     assert_eq!(ran, "run --release in a\n");
 
-    // What may be why, where kernels need LLVM and it is not there.
+    // A likely reason is given if kernels need LLVM and it is missing.
     place
         .kiln("new c --yes --vcs none --define hardware=cuda --train")
         .env("CARGO", place.join("cargo"))

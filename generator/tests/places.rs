@@ -1,4 +1,4 @@
-//! Where `kiln new` makes a project: paths in place of names, fresh clones, and repositories around.
+//! Places of new projects: paths instead of names, fresh clones, and repositories around.
 
 mod common;
 

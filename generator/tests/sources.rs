@@ -331,7 +331,7 @@ fn branches_tags_and_commits() {
     place.commit("work/p");
     place.kiln(&["update", "p", "--branch", "next"], 0);
     assert!(first("p").contains("\n4\n"));
-    // What does not exist, or not together.
+    // Missing parts, and options that exclude each other.
     let new = ["new", "x", "--yes", "--template", &url];
     let fails = |more: &[&str], parts: &[&str]| {
         has(&place.kiln(&[&new, more].concat(), 2), parts);
@@ -819,7 +819,7 @@ fn answers_of_another_project() {
         &["--template", &url, "--values", "p", "-d", "word=bye"],
     );
     assert!(place.read("work/s/a.txt").starts_with("bye large"));
-    // What another template does not have is left out and named.
+    // Parts that another template does not have are left out and named.
     place.edit("t/cargo-generate.toml", "\"large\"", "\"big\"");
     place.commit("t");
     let said = place.made("u", &["--template", &url, "--values", "p"]);

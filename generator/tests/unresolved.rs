@@ -1,4 +1,4 @@
-//! What an update leaves to the user: conflicts, and changes without a place.
+//! Parts of an update that are left to the user: conflicts, and changes without a place.
 
 #![cfg(unix)]
 

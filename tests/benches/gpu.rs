@@ -4,16 +4,14 @@
 //!
 //! With `--untuned`, programs are built without the feature `autotune`.
 //!
-//! With `--without-llvm`, on Linux, CubeCL's LLVM is not fetched: kernels are compiled by its C++ backend and
-//! NVRTC, which the machine with the GPU then has to have. `run.py` gives the programs functions of the
-//! names that they look for in LLVM at their start, and never call.
+//! With `--without-llvm`, CubeCL's LLVM is not fetched: kernels are compiled by its C++ backend and NVRTC, which
+//! the machine with the GPU then has to have.
 //!
 //! Programs are built as users build them: the default project with its unit and contract tests, the networks
 //! of `tests/fixtures/speed`, and the examples `cyclegan` and `language-model`, the latter with the size of
 //! GPT-2 small.
 
 use std::{
-    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
     process::{Command, exit},
@@ -24,6 +22,7 @@ use kiln_tests::{
     rendered::{Project, text},
     repository, shared_target,
     throughput::{fill_in, write_images},
+    without_llvm::without_llvm,
 };
 use serde_json::{Value, json};
 
@@ -34,16 +33,7 @@ const TEXT: usize = 1 << 20;
 /// Smaller programs.
 const STRIPPED: &str = "profile.release.strip=true";
 
-/// Settings with which LLVM is neither fetched, as for documentation, nor linked.
-const WITHOUT_LLVM: [&str; 2] = [
-    "env.DOCS_RS=\"1\"",
-    "build.rustflags=[\"-C\", \"link-arg=-Wl,--unresolved-symbols=ignore-all\"]",
-];
-
-/// The library of the functions that are missing without LLVM.
-const STUBS: &str = "libstubs.so";
-
-/// What measures there.
+/// The measuring scripts in that folder.
 const SCRIPTS: [&str; 5] = [
     "processes.py",
     "records.py",
@@ -77,9 +67,6 @@ fn main() {
         false => hardware.clone(),
     };
     programs(&features, has_llvm, &folder);
-    if !has_llvm {
-        write_stubs(&folder);
-    }
     for script in SCRIPTS {
         let path = repository().join("tests/gpu").join(script);
         fs::copy(path, folder.join(script)).expect("a script");
@@ -89,7 +76,6 @@ fn main() {
         "date": answer("date", &["-I"]),
         "features": hardware,
         "tuned": is_tuned,
-        "preload": (!has_llvm).then_some(STUBS),
         "tests": TESTS,
     });
     fs::write(folder.join("manifest.json"), format!("{manifest:#}\n")).expect("a file");
@@ -125,16 +111,10 @@ fn programs(features: &str, has_llvm: bool, folder: &Path) {
 fn prepared(project: Project, has_llvm: bool) -> Project {
     let project = project.fully_optimised().with_settings([STRIPPED]);
     if has_llvm {
-        return project;
+        project
+    } else {
+        without_llvm(project)
     }
-    let manifest = project.path().join("Cargo.toml");
-    let text = fs::read_to_string(&manifest).expect("a manifest");
-    let burn = "\nburn = {";
-    assert!(text.contains(burn), "{text}");
-    let backend = "\ncubecl-cuda = { version = \"0.11.3\", features = [\"cpp\"] }";
-    let text = text.replacen(burn, &format!("{backend}{burn}"), 1);
-    fs::write(manifest, text).expect("a manifest");
-    project.with_settings(WITHOUT_LLVM)
 }
 
 /// The example `language-model` with 12 blocks of 768 values and 12 heads.
@@ -191,42 +171,6 @@ fn test_executable(messages: &str, target: &str) -> Option<PathBuf> {
     tests.find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
-/// Writes [`STUBS`], for all programs of the folder.
-fn write_stubs(folder: &Path) {
-    let programs =
-        ["digits", "cnn", "dense", "cyclegan", "decoder"].map(|name| format!("{name}/program"));
-    let tests = TESTS.map(|name| format!("digits/{name}"));
-    let mut names = BTreeSet::new();
-    for program in programs.iter().chain(&tests) {
-        let path = folder.join(program);
-        let path = path.to_str().expect("a path in UTF-8");
-        let listed = answer("nm", &["-D", "--undefined-only", path]);
-        let of_program = listed
-            .lines()
-            .filter_map(|line| line.split_whitespace().last());
-        let missing =
-            of_program.filter(|name| name.starts_with("LLVM") || name.starts_with("cubecl_"));
-        names.extend(missing.map(str::to_owned));
-    }
-    assert!(
-        !names.is_empty(),
-        "nm of binutils lists no function of LLVM"
-    );
-    let mut source = "#include <stdio.h>\n#include <stdlib.h>\n".to_owned();
-    for name in names {
-        let message = format!("{name} was called, and LLVM is missing\\n");
-        source += &format!("void {name}(void) {{ fputs(\"{message}\", stderr); abort(); }}\n");
-    }
-    let [file, library] = ["stubs.c", STUBS].map(|name| folder.join(name));
-    fs::write(&file, source).expect("a source");
-    let mut compiler = Command::new("cc");
-    compiler
-        .args(["-shared", "-fPIC", "-w", "-o"])
-        .args([&library, &file]);
-    assert!(compiler.status().expect("a C compiler").success());
-    fs::remove_file(file).expect("a source");
-}
-
 /// The text of the example, repeated, as its validation and test need contexts of 1,024 bytes, too.
 fn write_text(project: &Project, folder: &Path) {
     fs::create_dir_all(folder).expect("a folder");
@@ -243,7 +187,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// What a program prints; empty if it is missing.
+/// Output of a program; empty if it is missing.
 fn answer(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program)
         .args(arguments)

@@ -2,8 +2,8 @@
 //!
 //! One generated crate has the CNN of the TensorFlow tutorial, another a dense network of variable
 //! width. The benchmark measures throughput by replicas, batch size, width and number of examples,
-//! memory by replicas, and the time of a checkpoint by its size. All values of a measurement run in
-//! turn.
+//! memory by replicas, the time of a checkpoint by its size, and how long training waits for one. All
+//! values of a measurement run in turn.
 //!
 //! Prints a table for each measurement, and writes `target/growth.json` and `target/growth.svg`.
 
@@ -28,6 +28,8 @@ const RUNS: usize = 5;
 const CHECKPOINT_BYTES: f64 = 4.0 * 3.0;
 /// The number of checkpoints of a run that measures them.
 const CHECKPOINTS: usize = 8;
+/// Steps between two checkpoints for which training need not wait: they take longer than the write of one.
+const STEPS_BETWEEN: usize = 64;
 
 /// A measurement at several values of one quantity.
 struct Measure {
@@ -244,8 +246,29 @@ fn dense(dense: &Crate) -> Vec<Measure> {
         &widths,
         |width| 1e3 * checkpoint(width),
     );
-    for point in &mut saved.points {
-        point.at = parameters(point.at as usize) as f64 * CHECKPOINT_BYTES / 1e6;
+    let megabytes = |width| parameters(width) as f64 * CHECKPOINT_BYTES / 1e6;
+    // An epoch has the checkpoint before its validation, and the one after that of the epoch before.
+    let wait = |width| {
+        let numbers = [
+            ("replicas", 2),
+            ("batch-size", 64),
+            ("steps-per-epoch", STEPS_BETWEEN),
+        ];
+        let trained = dense.train(IMAGES, &numbers, width);
+        1e6 * trained.checkpoint_seconds / megabytes(width)
+    };
+    let mut waited = Measure::run(
+        [
+            "wait",
+            "Dense network, 64 steps between checkpoints",
+            "MB in a checkpoint",
+            "microseconds a MB that training waits",
+        ],
+        &widths,
+        wait,
+    );
+    for point in saved.points.iter_mut().chain(&mut waited.points) {
+        point.at = megabytes(point.at as usize);
     }
     vec![
         Measure::run(
@@ -259,6 +282,7 @@ fn dense(dense: &Crate) -> Vec<Measure> {
             |width| train(width, &[]).examples_a_second,
         ),
         saved,
+        waited,
     ]
 }
 

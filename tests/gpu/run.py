@@ -295,10 +295,7 @@ class Bench:
     def variables(self, name):
         """Where a program keeps compiled kernels by default, and the driver what it compiles."""
         cache = self.scratch / "caches" / slug(name)
-        variables = {"XDG_CACHE_HOME": str(cache), "CUDA_CACHE_PATH": str(cache / "driver")}
-        if self.manifest.get("preload"):
-            variables["LD_PRELOAD"] = str(HERE / self.manifest["preload"])
-        return variables
+        return {"XDG_CACHE_HOME": str(cache), "CUDA_CACHE_PATH": str(cache / "driver")}
 
 
 class Kiln:

@@ -1,10 +1,11 @@
-//! The project of tests of GPUs and of Burn servers. Each changes Burn, which is built once for both.
+//! The project of tests of GPUs, of CUDA without a GPU, and of Burn servers. Each changes Burn, which is built once
+//! for all.
 
-use crate::rendered::Project;
+use crate::{rendered::Project, without_llvm::without_llvm};
 
 /// Crates that are built only for this project, or once more for it: optimising them takes longer than the
 /// trainings of these tests.
-const UNOPTIMISED: [&str; 54] = [
+const UNOPTIMISED: [&str; 66] = [
     "ash",
     "axum",
     "burn-autodiff",
@@ -23,10 +24,14 @@ const UNOPTIMISED: [&str; 54] = [
     "burn-tensor",
     "cubecl-common",
     "cubecl-core",
+    "cubecl-cpp",
+    "cubecl-cuda",
     "cubecl-environment",
     "cubecl-ir",
+    "cubecl-llvm",
     "cubecl-opt",
     "cubecl-runtime",
+    "cubecl-server",
     "cubecl-std",
     "cubecl-wgpu",
     "cubek-attention",
@@ -38,16 +43,23 @@ const UNOPTIMISED: [&str; 54] = [
     "cubek-reduce",
     "cubek-std",
     "cubek-tile",
+    "cudarc",
     "h2",
     "igd-next",
     "iroh",
+    "iroh-dns",
     "iroh-relay",
     "kiln-engine",
+    "llvm-sys",
+    "n0-dns-resolver",
     "naga",
+    "netlink-packet-route",
     "netwatch",
+    "noq",
     "noq-proto",
     "nvml-wrapper",
     "pliron",
+    "pliron-llvm",
     "portmapper",
     "reqwest",
     "rustls",
@@ -57,11 +69,13 @@ const UNOPTIMISED: [&str; 54] = [
     "turso_core",
     "turso_parser",
     "turso_sync_engine",
+    "turso_sync_sdk_kit",
     "wgpu-core",
     "wgpu-hal",
 ];
 
-/// The default project for a GPU, and its own engine with the feature `remote`, which its tests share.
+/// The default project for GPUs of wgpu and CUDA, of which the latter come first, and its own engine with the feature
+/// `remote`, which its tests share.
 ///
 /// # Panics
 /// The template cannot be rendered.
@@ -69,7 +83,7 @@ pub fn project() -> Project {
     let settings = UNOPTIMISED.map(|name| format!("profile.dev.package.{name}.opt-level=0"));
     Project::unchanged("hardware", || {
         let project = Project::with_answers_and_engine(&[("hardware", "wgpu")]);
-        project.with_engine_features("remote")
+        without_llvm(project.with_engine_features("autotune,cuda,remote"))
     })
     .with_settings(settings)
 }

@@ -1,10 +1,12 @@
 //! Shared helpers of Kiln's tests.
 
+pub mod check;
 pub mod filled_in;
 pub mod hardware;
 pub mod idx;
 pub mod interruptions;
 pub mod job;
+pub mod mlflow;
 pub mod mpi;
 pub mod parallel;
 pub mod python;
@@ -18,6 +20,7 @@ pub mod slurm;
 pub mod throughput;
 pub mod trainer;
 pub mod vulkan;
+pub mod without_llvm;
 
 use std::{
     env, fs, io,

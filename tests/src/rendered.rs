@@ -63,6 +63,8 @@ pub struct Project {
     quick: bool,
     /// Further settings in cargo's configuration.
     settings: Vec<String>,
+    /// Further environment variables of builds.
+    variables: Vec<(&'static str, &'static str)>,
     /// Whether builds are incremental: rebuilds are fast, but the first build takes longer and more
     /// disk space.
     incremental: bool,
@@ -120,6 +122,15 @@ impl Project {
     /// The same project, built with `settings` in cargo's configuration.
     pub fn with_settings<S: Into<String>>(mut self, settings: impl IntoIterator<Item = S>) -> Self {
         self.settings.extend(settings.into_iter().map(S::into));
+        self
+    }
+
+    /// The same project, built with these environment variables.
+    pub(crate) fn with_variables(
+        mut self,
+        variables: impl IntoIterator<Item = (&'static str, &'static str)>,
+    ) -> Self {
+        self.variables.extend(variables);
         self
     }
 
@@ -208,6 +219,7 @@ impl Project {
             folder: Some(folder),
             quick: true,
             settings: Vec::new(),
+            variables: Vec::new(),
             incremental: false,
             _alone: alone,
         }
@@ -303,7 +315,7 @@ impl Project {
         let examples = self.path().join("examples");
         fs::create_dir_all(&examples).expect("a folder");
         let weights = repository().join("tests/fixtures/examples/weights.rs");
-        fs::copy(weights, examples.join("weights.rs")).expect("an example");
+        copy_with_time(&weights, &examples.join("weights.rs")).expect("an example");
         self.cargo(&["build", "--bins", "--example", "weights"]);
         self.keep_programs("debug", &["weights".into()])
     }
@@ -330,6 +342,8 @@ impl Project {
         if self.quick {
             variables.push(("CARGO_PROFILE_DEV_DEBUG", "0".into()));
         }
+        let further = self.variables.iter().copied();
+        variables.extend(further.map(|(name, value)| (name, value.into())));
         variables
     }
 
@@ -372,8 +386,22 @@ impl Project {
     /// The build fails.
     pub fn build(&self) -> PathBuf {
         self.cargo(&["build", "--release"]);
+        self.keep_program(self.release_folder())
+    }
+
+    /// Like [`build`](Self::build), with the profile of the contract tests, which does not optimise the project's
+    /// crate. A project that no other test has is built sooner, and trains about as fast.
+    ///
+    /// # Panics
+    /// The build fails.
+    pub fn build_program_in_debug(&self) -> PathBuf {
+        self.cargo(&["build"]);
+        self.keep_program("debug")
+    }
+
+    fn keep_program(&self, profile: &str) -> PathBuf {
         let program = self.path().join("program");
-        let built = shared_target().join(self.release_folder()).join(NAME);
+        let built = shared_target().join(profile).join(NAME);
         fs::copy(built, &program).expect("a program");
         program
     }
@@ -440,7 +468,7 @@ fn note_time(elapsed: Duration, arguments: &[&str], printed: &str) {
     written.expect("a log");
 }
 
-/// How many crates cargo compiled, and which of these take long.
+/// Number of crates that cargo compiled, and those that take long.
 fn compiled(printed: &str) -> String {
     let mut crates = Vec::new();
     for line in printed.lines().map(str::trim_start) {

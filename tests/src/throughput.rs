@@ -59,6 +59,8 @@ pub fn write_images(folder: &Path, images: u32) {
 pub struct Trained {
     /// Throughput in all epochs except the first, which is for warm-up.
     pub examples_a_second: f64,
+    /// The seconds that training waited for checkpoints, in an epoch except the first.
+    pub checkpoint_seconds: f64,
     /// Peak memory in bytes, on Linux.
     pub memory: Option<f64>,
 }
@@ -89,6 +91,7 @@ pub fn train(
     assert!(ended.status.success(), "{program:?}: {}", ended.status);
     Trained {
         examples_a_second: rate(&log(runs)),
+        checkpoint_seconds: checkpoint_seconds(&log(runs)),
         memory: memory(&ended.rusage),
     }
 }
@@ -110,9 +113,20 @@ pub fn bytes_of(process: u32, what: &str) -> Option<u64> {
     Some(kibibytes * 1_024)
 }
 
+/// The lines of training in all epochs except the first.
+fn later_epochs(log: &[Value]) -> impl Iterator<Item = &Value> {
+    log.iter().filter(|line| line["split"] == "train").skip(1)
+}
+
+fn checkpoint_seconds(log: &[Value]) -> f64 {
+    let seconds = later_epochs(log).map(|line| line["checkpoint_seconds"].as_f64());
+    let seconds: Vec<f64> = seconds.map(|time| time.expect("seconds")).collect();
+    seconds.iter().sum::<f64>() / seconds.len().max(1) as f64
+}
+
 fn rate(log: &[Value]) -> f64 {
-    let epochs = log.iter().filter(|line| line["split"] == "train").skip(1);
-    let counts = epochs.map(|line| ["examples", "seconds"].map(|key| line[key].as_f64()));
+    let counts =
+        later_epochs(log).map(|line| ["examples", "seconds"].map(|key| line[key].as_f64()));
     let (mut examples, mut seconds) = (0.0, 0.0);
     for [of_epoch, in_epoch] in counts {
         examples += of_epoch.expect("examples");

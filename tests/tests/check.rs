@@ -1,55 +1,24 @@
 //! `kiln check` on rendered projects: a correct project passes, including one with another task,
 //! and problems are reported. Tests with fake programs are in the generator's crate.
 
-use std::process::Command;
-
 use kiln_tests::{
+    check::{CHECKS, passes, problems},
     filled_in::own_training_state,
     rendered::Project,
-    running::{self, BUILD},
 };
 use serde_json::Value;
 
-const CHECKS: [&str; 5] = [
-    "build",
-    "contract tests",
-    "one replica",
-    "two replicas",
-    "resume",
-];
+const KILN: &str = env!("CARGO_BIN_EXE_kiln_command");
 
-/// Whether all checks passed, from the exit status, and the report.
 fn check(project: &Project) -> (bool, Value) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln_command"));
-    command
-        .args(["check", "--format", "json"])
-        .current_dir(project.path())
-        .envs(project.build_environment());
-    let output = running::output(&mut command, BUILD);
-    let report = serde_json::from_slice(&output.stdout);
-    let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
-    (output.status.success(), report)
-}
-
-/// The problem of each check.
-fn problems(report: &Value) -> Vec<(&str, Option<&str>)> {
-    let checks = report["checks"].as_array().unwrap().iter();
-    checks
-        .map(|check| {
-            let name = check["check"].as_str().unwrap();
-            (name, check["problem"].as_str())
-        })
-        .collect()
+    kiln_tests::check::check(KILN, project)
 }
 
 #[test]
 #[ignore = "long"]
 fn a_rendered_project_passes() {
     let project = Project::default_answers();
-    let (passed, report) = check(&project);
-    assert!(passed, "{report:#}");
-    assert_eq!(problems(&report), CHECKS.map(|check| (check, None)));
+    let report = passes(KILN, &project);
     assert_eq!(report["sites"], report["sites_left"]);
     assert!(!project.path().join("runs").exists());
 }
@@ -58,9 +27,7 @@ fn a_rendered_project_passes() {
 #[test]
 #[ignore = "long"]
 fn a_filled_in_project_passes() {
-    let (passed, report) = check(&Project::example("callbacks"));
-    assert!(passed, "{report:#}");
-    assert_eq!(problems(&report), CHECKS.map(|check| (check, None)));
+    passes(KILN, &Project::example("callbacks"));
 }
 
 #[test]

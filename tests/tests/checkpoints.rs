@@ -13,15 +13,15 @@ use std::{
 };
 
 use kiln_tests::{
-    job, log,
+    job, log, parallel,
     rendered::{Project, text},
     running::{Running, TRAINING, succeeds},
     runs::{assert_whole, checkpoints, latest, latest_state, manifest},
 };
 use serde_json::Value;
 
-/// The number of kills.
-const KILLS: u32 = 200;
+/// The number of kills of each of two trainings.
+const KILLS: u32 = 100;
 
 fn command(program: &Path, runs: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(program);
@@ -53,16 +53,28 @@ fn copy(from: &Path, to: &Path) {
 fn checkpoints_survive_whatever_happens() {
     let project = Project::default_answers();
     let program = project.build();
-    let folder = |name: &str| project.path().join("runs").join(name);
-    kills_lose_nothing(&program, &folder("kills"));
-    damage_is_refused(&program, &folder("damage"));
-    replicas_may_change(&program, &folder("replicas"));
-    the_last_and_the_best_are_kept(&program, &folder("kept"));
-    wrong_checkpoints_are_refused(&program, &folder("wrong"));
+    type Test = fn(&Path, &Path);
+    let tests: [(Test, &str); 6] = [
+        (
+            |program, runs| kills_lose_nothing(program, runs, 1),
+            "kills",
+        ),
+        (
+            |program, runs| kills_lose_nothing(program, runs, 2),
+            "other-kills",
+        ),
+        (damage_is_refused, "damage"),
+        (replicas_may_change, "replicas"),
+        (the_last_and_the_best_are_kept, "kept"),
+        (wrong_checkpoints_are_refused, "wrong"),
+    ];
+    parallel::for_each(&tests, |(test, name)| {
+        test(&program, &project.path().join("runs").join(name));
+    });
 }
 
 /// Each start loads the latest checkpoint, which must be complete.
-fn kills_lose_nothing(program: &Path, runs: &Path) {
+fn kills_lose_nothing(program: &Path, runs: &Path, seed: u32) {
     let options = [
         "train",
         "--resume",
@@ -75,7 +87,7 @@ fn kills_lose_nothing(program: &Path, runs: &Path) {
         "--batch-size",
         "4",
     ];
-    let (mut random, mut steps) = (1_u32, 0);
+    let (mut random, mut steps) = (seed, 0);
     for kill in 0..KILLS {
         let announced = latest(runs);
         let running = Running::start(&mut command(program, runs, &options));
@@ -318,12 +330,13 @@ fn make_stochastic(project: &Project) {
 #[test]
 #[ignore = "long"]
 fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation() {
+    // The program of the other test; each project locks the shared builds.
+    let plain = Project::default_answers().build();
     let project = Project::to_edit();
-    let plain = project.build();
     let other = project.path().join("runs/plain");
     run(&plain, &other, &["train", "--epochs", "1"]);
     make_stochastic(&project);
-    let program = project.build();
+    let program = project.build_program_in_debug();
 
     let message = fails(&program, &other, &["train", "--epochs", "2", "--resume"]);
     assert!(
@@ -343,7 +356,7 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
             })
         })
         .collect();
-    for replicas in ["1", "2", "3"] {
+    parallel::for_each(&["3", "2", "1"], |replicas| {
         let trained = |name: &str, more: &[&str]| {
             let runs = project.path().join("runs").join(replicas).join(name);
             let options = ["train", "--epochs", "2", "--replicas", replicas];
@@ -394,7 +407,7 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
             expected,
             "{replicas} replicas, resumed"
         );
-    }
+    });
     stop.store(true, Ordering::Relaxed);
     load.into_iter().for_each(|thread| thread.join().unwrap());
 }

@@ -495,7 +495,7 @@ fn hooks() {
     assert_parity(only_fmt.path());
 }
 
-/// What a filter's script cannot do here.
+/// Functions that a script of a filter cannot call.
 #[test]
 fn scripts_that_do_more_than_return_a_text() {
     let cases = [

@@ -15,7 +15,7 @@ use kiln_tests::{Entry, NAME, Tree, diff};
 use peer::{Peer, Tool};
 use tempfile::TempDir;
 
-/// How a kind ends.
+/// Expected outcome for a kind.
 enum End {
     /// Both tools render the same files; Kiln's warnings.
     Same(Vec<&'static str>),
@@ -510,7 +510,7 @@ fn peer() -> Peer {
     Peer::new().with_env("RUSTUP_HOME", &rustup.or(home).unwrap_or_default())
 }
 
-/// What is wrong with a kind.
+/// Error of a kind, if any.
 fn wrong(kind: &Kind, peer: &Peer) -> Option<String> {
     let source = kind.write();
     let made = |tool| peer.generate(tool, source.path(), NAME, &[]);

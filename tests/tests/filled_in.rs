@@ -5,13 +5,16 @@ use std::{fs, path::Path, process::Command};
 
 use kiln::project::todo;
 use kiln_tests::{
+    check,
     filled_in::{self, FIRST_OPTIMIZER, own_training_state},
-    log,
+    log, parallel,
     rendered::{Project, replace_in, text},
     repository,
-    running::{self, TRAINING},
+    running::{self, TRAINING, succeeds},
     runs::log_without_seconds,
 };
+
+const KILN: &str = env!("CARGO_BIN_EXE_kiln_command");
 
 /// The maximum mean absolute error on the test data, whose target has a standard deviation of about 2.
 const ERROR: f64 = 0.15;
@@ -75,7 +78,7 @@ fn fill_in(project: &Project) {
 fn options_are_added_to_another_task() {
     let project = Project::with_answers(&[("tensorboard", "no")]);
     fill_in(&project);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln_command"));
+    let mut command = Command::new(KILN);
     command
         .args(["add", "slurm", "ci", "tensorboard", "--allow-dirty"])
         .current_dir(project.path());
@@ -93,6 +96,13 @@ fn options_are_added_to_another_task() {
     assert!(files.count() > 0, "no event files");
 }
 
+/// The program of a project, in its folder.
+fn program(project: &Project, path: &Path) -> Command {
+    let mut command = Command::new(path);
+    command.current_dir(project.path());
+    command
+}
+
 #[test]
 #[ignore = "long"]
 fn another_task_needs_no_other_edits() {
@@ -101,21 +111,12 @@ fn another_task_needs_no_other_edits() {
     assert!(todo::scan(&project.path()).unwrap().is_done());
     project.is_clean();
     project.cargo(&["test", "--test", "contract"]);
-    for replicas in ["1", "2"] {
-        let runs = project.path().join("runs").join(replicas);
-        let folder = runs.to_str().unwrap();
-        project.cargo(&[
-            "run",
-            "--release",
-            "--",
-            "--epochs",
-            "30",
-            "--replicas",
-            replicas,
-            "--output-dir",
-            folder,
-        ]);
-        let log = log(&runs);
+    let built = project.build_program_in_debug();
+    parallel::for_each(&["1", "2"], |replicas| {
+        let mut train = program(&project, &built);
+        train.args(["--epochs", "30", "--replicas", replicas, "--output-dir"]);
+        succeeds(train.arg(replicas), TRAINING);
+        let log = log(&project.path().join(replicas));
         let test = log.last().unwrap();
         assert_eq!(
             (&test["split"], &test["examples"]),
@@ -123,14 +124,14 @@ fn another_task_needs_no_other_edits() {
         );
         let error = test["mean_absolute_error"].as_f64().unwrap();
         assert!(error < ERROR, "{replicas} replicas: {log:?}");
-        let table = project.path().join("data/table.csv");
-        let arguments = ["run", "--release", "--", "infer", "--output-dir", folder];
-        let predictions = project.cargo(&[&arguments[..], &[table.to_str().unwrap()]].concat());
+        let mut infer = program(&project, &built);
+        infer.args(["infer", "--output-dir", replicas, "data/table.csv"]);
+        let predictions = succeeds(&mut infer, TRAINING);
         let lines = predictions
             .lines()
-            .filter(|line| line.contains("table.csv,"));
+            .filter(|line| line.starts_with("data/table.csv,"));
         assert_eq!(lines.count(), 1_000, "{predictions}");
-    }
+    });
     let path = project.path().join("data/table.csv");
     let table = fs::read_to_string(&path).unwrap();
     let broken = table.lines().enumerate().map(|(at, line)| match at {
@@ -138,14 +139,9 @@ fn another_task_needs_no_other_edits() {
         _ => format!("{line}\n"),
     });
     fs::write(&path, broken.collect::<String>()).unwrap();
-    let output = project.try_cargo(&[
-        "run",
-        "--release",
-        "--",
-        "train",
-        "--output-dir",
-        "runs/nan",
-    ]);
+    let mut train = program(&project, &built);
+    train.args(["train", "--output-dir", "nan"]);
+    let output = running::output(&mut train, TRAINING);
     let printed = text(&output);
     assert!(
         !output.status.success(),
@@ -180,8 +176,9 @@ struct Task {
 }
 
 impl Task {
-    /// Fills in a project, and checks everything except its training.
-    fn project(&self) -> Project {
+    /// Fills in a project, checks it with `kiln check`, on one replica and two, trains it, and checks what it
+    /// predicts.
+    fn holds(&self, predicts: impl Fn(&Project, &Path)) {
         let project = Project::to_edit();
         let fixture = repository().join("tests/fixtures").join(self.name);
         let answers = fs::read_to_string(fixture.join("answers.toml")).unwrap_or_default();
@@ -191,9 +188,13 @@ impl Task {
         (self.make_data)(&project.path().join("data"));
         assert!(todo::scan(&project.path()).unwrap().is_done());
         project.is_clean();
-        project.cargo(&["test", "--test", "contract"]);
+        let report = check::passes(KILN, &project);
+        assert_eq!(report["sites_left"], 0, "{report:#}");
+        // That of `kiln check`.
+        let built = project.build_program_in_debug();
+        self.trains(&project, &built);
+        predicts(&project, &built);
         self.wrong_edits_are_found(&project);
-        project
     }
 
     fn wrong_edits_are_found(&self, project: &Project) {
@@ -212,10 +213,12 @@ impl Task {
     }
 
     /// Trains on one replica, and twice on two, which must be bit-identical.
-    fn trains(&self, project: &Project) {
-        for (runs, replicas) in [("one", "1"), ("two", "2"), ("again", "2")] {
-            let run = ["run", "--release", "--", "--output-dir", runs];
-            project.cargo(&[&run[..], &["--replicas", replicas], &self.options].concat());
+    fn trains(&self, project: &Project, built: &Path) {
+        let all = [("two", "2"), ("again", "2"), ("one", "1")];
+        parallel::for_each(&all, |(runs, replicas)| {
+            let mut train = program(project, built);
+            train.args(["--output-dir", runs, "--replicas", replicas]);
+            succeeds(train.args(self.options), TRAINING);
             let log = log(&project.path().join(runs));
             let test = log.last().unwrap();
             println!("{} on {replicas} replicas: {test}", self.name);
@@ -225,28 +228,21 @@ impl Task {
                 let reached = test[metric].as_f64().unwrap();
                 assert!(reached > *least, "`{metric}` is {reached}: {log:?}");
             }
-        }
+        });
         let logs = ["two", "again"].map(|runs| log_without_seconds(&project.path().join(runs)));
         assert_eq!(logs[0], logs[1], "a training does not repeat");
     }
+}
 
-    /// The trained model's predictions for the examples of a file, as fields.
-    fn predictions(&self, project: &Project, file: &str) -> Vec<Vec<String>> {
-        let infer = [
-            "run",
-            "--release",
-            "--",
-            "infer",
-            "--output-dir",
-            "two",
-            file,
-        ];
-        let printed = project.cargo(&infer);
-        let lines = printed.lines();
-        let rows = lines.filter_map(|line| line.strip_prefix(file)?.strip_prefix(','));
-        rows.map(|row| row.split(',').skip(1).map(str::to_owned).collect())
-            .collect()
-    }
+/// The trained model's predictions for the examples of a file, as fields.
+fn predictions(project: &Project, built: &Path, file: &str) -> Vec<Vec<String>> {
+    let mut infer = program(project, built);
+    infer.args(["infer", "--output-dir", "two", file]);
+    let printed = succeeds(&mut infer, TRAINING);
+    let lines = printed.lines();
+    let rows = lines.filter_map(|line| line.strip_prefix(file)?.strip_prefix(','));
+    rows.map(|row| row.split(',').skip(1).map(str::to_owned).collect())
+        .collect()
 }
 
 /// Batch normalisation, a class for each pixel, and images flipped with their masks.
@@ -278,16 +274,16 @@ fn a_unet_segments_images() {
             ),
         ],
     };
-    let project = task.project();
-    task.trains(&project);
-    let predictions = task.predictions(&project, "data/test/images/000.png");
-    let shares = predictions.iter().flatten();
-    let shares: Vec<f32> = shares.map(|share| share.parse().unwrap()).collect();
-    assert_eq!(shares.len(), 3, "{predictions:?}");
-    assert!(
-        (shares.iter().sum::<f32>() - 1.0).abs() < 1e-3,
-        "{shares:?}"
-    );
+    task.holds(|project, built| {
+        let predictions = predictions(project, built, "data/test/images/000.png");
+        let shares = predictions.iter().flatten();
+        let shares: Vec<f32> = shares.map(|share| share.parse().unwrap()).collect();
+        assert_eq!(shares.len(), 3, "{predictions:?}");
+        assert!(
+            (shares.iter().sum::<f32>() - 1.0).abs() < 1e-3,
+            "{shares:?}"
+        );
+    });
 }
 
 /// Batches of varying length, a padding mask, and Burn's dropout.
@@ -307,16 +303,16 @@ fn a_transformer_classifies_padded_sequences() {
             "",
         )],
     };
-    let project = task.project();
-    task.trains(&project);
-    let strings = "aaaaab\nbcbbdbbe\nhcccccgfahc\ndddd\n";
-    fs::write(project.path().join("strings.txt"), strings).unwrap();
-    let predictions = task.predictions(&project, "strings.txt");
-    let classes: Vec<&str> = predictions
-        .iter()
-        .map(|fields| fields[0].as_str())
-        .collect();
-    assert_eq!(classes, ["0", "1", "2", "3"], "{predictions:?}");
+    task.holds(|project, built| {
+        let strings = "aaaaab\nbcbbdbbe\nhcccccgfahc\ndddd\n";
+        fs::write(project.path().join("strings.txt"), strings).unwrap();
+        let predictions = predictions(project, built, "strings.txt");
+        let classes: Vec<&str> = predictions
+            .iter()
+            .map(|fields| fields[0].as_str())
+            .collect();
+        assert_eq!(classes, ["0", "1", "2", "3"], "{predictions:?}");
+    });
 }
 
 /// Adds a second network, with its own loss and optimizer, to the template's.

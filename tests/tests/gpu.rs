@@ -10,7 +10,8 @@ use std::{
 use kiln_tests::{
     hardware,
     job::{Job, Signal, assert_near, fails, signal},
-    rendered::text,
+    parallel,
+    rendered::{Project, text},
     running::{Running, TRAINING, output},
     runs::log_of,
     vulkan,
@@ -21,6 +22,9 @@ const TOLERANCE: f64 = 1e-4;
 
 /// Tuning of each operation with few kernels, as each takes seconds to compile for a GPU in software.
 const FEW_CANDIDATES: (&str, &str) = ("CUBECL_AUTOTUNE_LEVEL", "minimal");
+
+/// The program is built for CUDA, too, which comes first.
+const NO_CUDA: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "");
 
 #[test]
 #[ignore = "long"]
@@ -34,17 +38,10 @@ fn a_project_trains_on_a_gpu() {
     let gpu = [
         vulkan::WANTED,
         FEW_CANDIDATES,
+        NO_CUDA,
         ("XDG_CACHE_HOME", cache.to_str().unwrap()),
     ];
-    project.cargo_with(&["test", "--workspace", "--lib"], &gpu);
-    // The contract of training: replicas that share a GPU give the results of one.
-    let contracts = ["strategy::", "train::"];
-    let test = ["test", "--test", "contract", "--"];
-    let printed = project.cargo_with(&[&test[..], &contracts].concat(), &gpu);
-    assert!(
-        printed.contains("replicas_train_to_the_weights_of_one ... ok"),
-        "{printed}"
-    );
+    tests_pass(&project, &gpu);
     let job = Job {
         programs: project.build_in_debug(),
         folder: project.path(),
@@ -59,16 +56,30 @@ fn a_project_trains_on_a_gpu() {
     a_gpu_goes_on_where_the_cpu_stopped(&job);
 }
 
+/// The unit tests of project and engine, and the contract of training: replicas that share a GPU give the results of
+/// one.
+fn tests_pass(project: &Project, gpu: &[(&str, &str)]) {
+    let units = ["test", "--workspace", "--lib"];
+    let contract = ["test", "--test", "contract", "--", "strategy::", "train::"];
+    // Side by side, as each leaves a core idle for a third of its time.
+    parallel::for_each(&[&units[..], &contract], |test| {
+        let printed = project.cargo_with(test, gpu);
+        let passed = "replicas_train_to_the_weights_of_one ... ok";
+        assert!(*test == units || printed.contains(passed), "{printed}");
+    });
+}
+
 /// The program on the GPU, without options.
 fn gpu_alone(job: &Job) -> Command {
     let mut command = job.alone();
-    command.envs([vulkan::WANTED, FEW_CANDIDATES]);
+    command.envs([vulkan::WANTED, FEW_CANDIDATES, NO_CUDA]);
     command
 }
 
+/// The program on the GPU, with the kernels of the first start: batches of 16 are tuned.
 fn on_gpu(job: &Job, options: &[&str]) -> Command {
     let mut command = gpu_alone(job);
-    command.args(["--kernel-cache", "kernels"]).args(options);
+    command.args(["--kernel-cache", "first"]).args(options);
     command
 }
 
@@ -201,7 +212,7 @@ fn a_gpu_in_software_is_used_where_it_is_asked_for(job: &Job) {
 /// From the same checkpoint of the CPU, both train the same steps, with one and with two replicas.
 fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
     let train = |command: &mut Command, replicas: usize, epochs: &str, runs: &str| {
-        let (count, batch) = (replicas.to_string(), (48 / replicas).to_string());
+        let (count, batch) = (replicas.to_string(), (16 / replicas).to_string());
         command.args([
             "--replicas",
             &count,
@@ -245,7 +256,8 @@ fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
         let what = format!("metrics of {replicas} replicas on a GPU");
         assert_near(&job.metrics(&runs), &expected.1, TOLERANCE, &what);
     }
-    continue_on(&mut on_gpu(job, &[]), 2, "runs/again");
+    let host = ["--cross-device-ops", "host"];
+    continue_on(&mut on_gpu(job, &host), 2, "runs/again");
     let parameters = |runs| job.manifest(runs)["parameters"].clone();
     assert_eq!(
         parameters("runs/again"),

@@ -4,8 +4,8 @@
 use std::{
     fs,
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
-    thread::{self, sleep},
+    sync::{Mutex, PoisonError},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use kiln_tests::{
     idx::idx_data_of,
     interruptions::{Ended, STOPS, Whole, unfinished},
     job::{Signal, signal, wait_for_second_epoch},
+    parallel,
     random::Random,
     rendered::{Project, text},
     running::{Running, TRAINING, succeeds},
@@ -23,19 +24,26 @@ use kiln_tests::{
 /// The number of trainings that are stopped at random moments.
 const TRAININGS: u32 = 200;
 
+/// The options of a training to which others are compared.
+const NEVER_STOPPED: &str = "--replicas 1 --epochs 6 train";
+
 #[test]
 #[ignore = "long"]
 fn stopped_trainings_go_on_to_the_same_bits() {
     let project = Project::default_answers();
     let trainer = Trainer::new(&project);
     random_moments(&trainer);
-    each_signal_has_its_exit_status(&trainer);
-    a_stop_in_the_validation_costs_no_epoch(&trainer);
-    a_stop_in_the_test_leaves_no_result(&trainer);
-    only_a_later_signal_stops_waiting_for_the_step(&trainer);
-    a_save_that_began_ends(&trainer);
-    a_lost_terminal_ends_no_training(&trainer);
-    a_lost_reader_ends_no_training(&trainer);
+    trainer.run("runs/never-stopped", NEVER_STOPPED);
+    let tests: [fn(&Trainer); 7] = [
+        a_stop_in_the_validation_costs_no_epoch,
+        a_lost_reader_ends_no_training,
+        each_signal_has_its_exit_status,
+        a_stop_in_the_test_leaves_no_result,
+        only_a_later_signal_stops_waiting_for_the_step,
+        a_save_that_began_ends,
+        a_lost_terminal_ends_no_training,
+    ];
+    parallel::for_each(&tests, |test| test(&trainer));
 }
 
 /// Signals arrive while the program loads, trains, saves, validates, tests or exits.
@@ -62,33 +70,25 @@ fn random_moments(trainer: &Trainer) {
         succeeds(&mut command(kind, &runs, false), TRAINING);
         (kind, start.elapsed(), trainer.runs(&runs))
     });
-    let next = AtomicU32::new(0);
-    let train = || {
-        let mut all = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= TRAININGS {
-                return all;
-            }
-            let (kind, time, whole) = &wholes[number as usize % wholes.len()];
-            let (runs, mut random) = (format!("runs/stopped/{number}"), Random::new(number));
-            // Shown by the test runner if one of the trainings fails.
-            println!("training {number}: {kind}");
-            let whole = Whole {
-                runs: whole,
-                // Two trainings run at a time.
-                time: *time * 3 / 2,
-            };
-            let command = |resume| command(kind, &runs, resume);
-            all.extend(whole.is_reached_with_stops(&trainer.runs(&runs), &mut random, command));
-        }
-    };
+    let ends = Mutex::new(Vec::new());
+    let numbers: Vec<u32> = (0..TRAININGS).collect();
     let start = Instant::now();
-    let ends: Vec<Ended> = thread::scope(|scope| {
-        let threads = [(); 2].map(|()| scope.spawn(train));
-        let ends = threads.map(|thread| thread.join().expect("a training differs"));
-        ends.concat()
+    parallel::for_each(&numbers, |number| {
+        let (kind, time, whole) = &wholes[*number as usize % wholes.len()];
+        let (runs, mut random) = (format!("runs/stopped/{number}"), Random::new(*number));
+        // Shown by the test runner if one of the trainings fails.
+        println!("training {number}: {kind}");
+        let whole = Whole {
+            runs: whole,
+            // Two trainings run at a time.
+            time: *time * 3 / 2,
+        };
+        let command = |resume| command(kind, &runs, resume);
+        let all = whole.is_reached_with_stops(&trainer.runs(&runs), &mut random, command);
+        let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.extend(all);
     });
+    let ends = ends.into_inner().unwrap_or_default();
     let [stopped, completed, at_once] = [Ended::Stopped, Ended::Completed, Ended::AtOnce]
         .map(|kind| ends.iter().filter(|ended| **ended == kind).count());
     println!(
@@ -100,8 +100,7 @@ fn random_moments(trainer: &Trainer) {
 }
 
 fn each_signal_has_its_exit_status(trainer: &Trainer) {
-    let options = "--replicas 1 --epochs 6 train";
-    trainer.run("runs/never-stopped", options);
+    let options = NEVER_STOPPED;
     for (kind, status) in STOPS.into_iter().zip([130, 143, 138]) {
         let runs = format!("runs/status-{status}");
         let running = trainer.start(&runs, options);
@@ -252,8 +251,7 @@ fn a_save_that_began_ends(trainer: &Trainer) {
 }
 
 fn a_lost_terminal_ends_no_training(trainer: &Trainer) {
-    let options = "--replicas 1 --epochs 6 train";
-    let running = trainer.start("runs/hung-up", options);
+    let running = trainer.start("runs/hung-up", NEVER_STOPPED);
     let running = wait_for_second_epoch(running, &trainer.runs("runs/hung-up"));
     signal(Signal::HUP, running.id());
     let output = running.end(TRAINING);
@@ -282,7 +280,7 @@ fn a_lost_reader_ends_no_training(trainer: &Trainer) {
         let runs = format!("runs/output-{number}");
         let mut shell = Command::new("sh");
         let script = script.replace("PROGRAM", "\"$@\"");
-        let training = trainer.command(&runs, "--replicas 1 --epochs 6 train");
+        let training = trainer.command(&runs, NEVER_STOPPED);
         shell
             .current_dir(&trainer.folder)
             .args(["-c", &script, "sh"])

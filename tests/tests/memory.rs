@@ -21,7 +21,7 @@ fn slope(values: &[f64]) -> f64 {
     median(&(0..values.len()).flat_map(between).collect::<Vec<_>>())
 }
 
-/// What each epoch leaks at most: the lesser of the slope and the median change from one value to the next.
+/// Upper bound of the leak per epoch: the lesser of the slope and the median change from one value to the next.
 /// Steps, in which an allocator grows, raise the slope alone, and noise the changes alone; a leak raises both.
 fn leak(values: &[f64]) -> f64 {
     let changes = values.windows(2).map(|pair| pair[1] - pair[0]);

@@ -210,7 +210,7 @@ fn an_overflow_in_one_process_skips_the_update_in_all(job: &Job) {
     };
     for exchange in ["float32", "bfloat16"] {
         let processes = lines(&mut mpi::run(3), job.strategy, "1", exchange);
-        // What is after the name of the replica.
+        // The text after the name of the replica.
         let states: Vec<&str> = processes.iter().map(|line| &line[11..]).collect();
         assert_eq!(states.len(), 9, "{processes:?}");
         assert!(states[1].starts_with("step 2: scale 32768, 1 skipped,"));

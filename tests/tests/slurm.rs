@@ -16,6 +16,7 @@ use kiln_tests::{
     mpi,
     rendered::Project,
     running::TRAINING,
+    runs::checkpoints,
     slurm::{self, Cluster},
 };
 
@@ -147,11 +148,11 @@ fn a_node_that_is_lost_ends_the_job(job: &Job, cluster: &Cluster) {
     assert!(!job.manifest("runs/lost")["step"].is_null(), "{printed}");
 }
 
-/// Waits until the second epoch starts.
+/// Waits until the second epoch has started, and the checkpoint of the first, which is written beside it, is there.
 fn second_epoch(job: &Job, runs: &str) {
     let runs = job.folder.join(runs);
     let start = Instant::now();
-    while !second_epoch_began(&runs) {
+    while !second_epoch_began(&runs) || checkpoints(&runs).is_empty() {
         let waited = start.elapsed();
         assert!(waited < TRAINING, "no second epoch in {}", runs.display());
         sleep(Duration::from_millis(20));

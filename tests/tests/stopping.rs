@@ -1,7 +1,11 @@
 //! Early stopping, time limits and limits of the splits, under every strategy of one process, and over kills
 //! and resumes.
 
-use std::{thread::sleep, time::Instant};
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use kiln_tests::{
     rendered::Project,
@@ -23,6 +27,7 @@ fn trainings_end_early_and_on_parts_of_the_data() {
     patience_is_kept_over_kills(&trainer);
     the_best_checkpoint_is_named(&trainer);
     time_ends_a_training_within_an_epoch(&trainer);
+    time_counts_over_kills(&trainer);
     every_strategy_ends_early(&trainer);
     a_few_batches_are_learnt_by_heart(&trainer);
     a_limited_training_is_another_one(&trainer);
@@ -120,13 +125,63 @@ fn time_ends_a_training_within_an_epoch(trainer: &Trainer) {
     );
     assert_eq!(checkpoints(&runs).into_keys().collect::<Vec<_>>(), places);
     trainer.run("runs/limited", &format!("{options} --max-time 1h --resume"));
-    let without_time = |mut state: Value| {
-        state.as_object_mut().unwrap().remove("stopping");
-        state
-    };
     let unlimited = trainer.runs("runs/unlimited");
     assert_eq!(without_time(latest_state(&runs)), latest_state(&unlimited));
     assert_eq!(log_without_seconds(&runs), log_without_seconds(&unlimited));
+}
+
+/// The state of a checkpoint, without the time of training.
+fn without_time(mut state: Value) -> Value {
+    state.as_object_mut().unwrap().remove("stopping");
+    state
+}
+
+/// A training that is killed again and again ends by the time of all its lives together, and goes on to the
+/// bits of one that was neither killed nor limited.
+fn time_counts_over_kills(trainer: &Trainer) {
+    let options = "--replicas 1 --batch-size 1 --epochs 5 --checkpoint-steps 50 train";
+    let seconds = |runs: &Path| {
+        let seconds = &latest_state(runs)["stopping"]["seconds"];
+        seconds.as_f64().expect("the time of training")
+    };
+    let last = |runs: &Path| checkpoints(runs).into_keys().next_back();
+    trainer.run("runs/in-time", &format!("{options} --max-time 1h"));
+    let whole = trainer.runs("runs/in-time");
+    let time = seconds(&whole);
+    // Far from the time of three short lives, and from that of all epochs.
+    let limit = 0.4 * time;
+    let (runs, name) = (trainer.runs("runs/killed-in-time"), "runs/killed-in-time");
+    let limited = format!("{options} --max-time {limit:.3}s");
+    let mut before = (None, 0.0);
+    for kill in 0..3 {
+        let resume = if kill == 0 { "" } else { " --resume" };
+        let running = trainer.start(name, &format!("{limited}{resume}"));
+        let running = running.wait_until("a checkpoint", || last(&runs) > before.0);
+        sleep(Duration::from_secs_f64(time / 30.0));
+        running.kill();
+        let now = (last(&runs), seconds(&runs));
+        assert!(
+            now.0 > before.0 && now.1 > before.1,
+            "kill {kill}: {now:?} after {before:?}"
+        );
+        before = now;
+    }
+    let printed = trainer.run(name, &format!("{limited} --resume"));
+    let step = &latest_state(&runs)["step"];
+    let told = format!("training ends after step {step}: --max-time of ");
+    assert!(printed.contains(&told), "no {told}: {printed}");
+    let total = seconds(&runs);
+    assert!(
+        // The option has milliseconds.
+        (limit - 0.001..time).contains(&total),
+        "{total} s, limit {limit} s, whole {time} s: {printed}"
+    );
+    trainer.run(name, &format!("{options} --max-time 1h --resume"));
+    assert_eq!(
+        without_time(latest_state(&runs)),
+        without_time(latest_state(&whole))
+    );
+    assert_eq!(log_without_seconds(&runs), log_without_seconds(&whole));
 }
 
 fn every_strategy_ends_early(trainer: &Trainer) {

@@ -27,13 +27,14 @@ const WANDB: &str = "wandb==0.31.0";
 type Points = BTreeMap<u64, Map<String, Value>>;
 
 /// Fields of logs that are not metrics.
-const NOT_METRICS: [&str; 7] = [
+const NOT_METRICS: [&str; 8] = [
     "split",
     "epoch",
     "step",
     "examples",
     "seconds",
     "data_seconds",
+    "checkpoint_seconds",
     "flops_complete",
 ];
 

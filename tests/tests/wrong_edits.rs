@@ -1,14 +1,33 @@
 //! A wrong edit at a TODO site fails one of the site's contract tests, whose message names the site.
 
-use std::{collections::BTreeSet, fs};
-
-use kiln_tests::{
-    rendered::{Project, text},
-    repository,
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
 };
 
-/// The site, its file, the text to replace, and the replacement.
-const EDITS: [(&str, &str, &str, &str); 24] = [
+use kiln_tests::{
+    parallel,
+    rendered::{Project, text},
+    repository,
+    running::{self, TRAINING},
+};
+
+/// The environment variable with the number of the one expression that is wrong, so that a single build has them
+/// all. Without it, none is wrong.
+const SWITCH: &str = "WRONG_EXPRESSION";
+
+/// The function of the project that reads the variable.
+const IS_WRONG: &str = "
+/// Whether this expression is the wrong one.
+pub fn is_wrong(number: usize) -> bool {
+    std::env::var(\"WRONG_EXPRESSION\").is_ok_and(|wrong| wrong == number.to_string())
+}
+";
+
+/// Wrong expressions: the site, its file, the expression to replace, and the wrong one, of the same type.
+const EXPRESSIONS: [(&str, &str, &str, &str); 20] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -30,20 +49,14 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
     (
         "metric.set",
         "metric.rs",
-        "accuracy.update(&correct)",
-        "accuracy.update(&correct.mean())",
+        "self.accuracy.update(&correct)",
+        "self.accuracy.update(&correct.mean())",
     ),
     (
         "metric.set",
         "metric.rs",
-        "sparse_categorical_accuracy(predictions, &batch.labels);",
-        "predictions.clone().argmax(1).squeeze_dim(1).equal(batch.labels.clone()).float();",
-    ),
-    (
-        "metric.best",
-        "metric.rs",
-        "metric: \"accuracy\"",
-        "metric: \"precision\"",
+        "sparse_categorical_accuracy(predictions, &batch.labels)",
+        "predictions.clone().argmax(1).squeeze_dim(1).equal(batch.labels.clone()).float()",
     ),
     (
         "model.architecture",
@@ -58,28 +71,16 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
         "model.finish(x.tensor() * 2.0).into()",
     ),
     (
-        "model.weights",
-        "model.rs",
-        "WeightNames = &[];",
-        "WeightNames = &[(\"^features\\\\.0\\\\.\", \"convolution1.\")];",
-    ),
-    (
         "optimizer.choice",
         "model.rs",
         "ScheduledOptimizer::new(adam, schedule)",
         "ScheduledOptimizer::new(adam, 0.0)",
     ),
     (
-        "dataset.example",
-        "dataset.rs",
-        "pub const CLASSES: usize = 10;",
-        "pub const CLASSES: usize = 5;",
-    ),
-    (
         "dataset.batch",
         "dataset.rs",
-        "let labels: Vec<i32>",
-        "let pixels: Vec<f32> = pixels.into_iter().rev().collect();\n        let labels: Vec<i32>",
+        "pixels.map(|pixel| f32::from(*pixel) / 255.0).collect()",
+        "pixels.rev().map(|pixel| f32::from(*pixel) / 255.0).collect()",
     ),
     (
         "dataset.augment",
@@ -93,19 +94,8 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
     (
         "dataset.picture",
         "dataset.rs",
-        "example.pixels.clone())?",
-        "example.pixels[1..].to_vec())?",
-    ),
-    (
-        "dataset.source",
-        "dataset.rs",
-        "CLASSES, Example::new);",
-        "CLASSES, |pixels, size, _| {
-             static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-             let call = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-             let label = (call.wrapping_mul(2_654_435_761) >> 24) as u8 % 10;
-             Example::new(pixels, size, label)
-         });",
+        "example.pixels.clone()",
+        "example.pixels[1..].to_vec()",
     ),
     (
         "dataset.split",
@@ -116,14 +106,14 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
     (
         "train.step",
         "train.rs",
-        "let loss = train_loss(predictions, batch)?;",
-        "let rank = kiln_engine::replica::replica_context()?.rank();\n    let loss = train_loss(predictions, batch)? * (1.0 + rank as f64);",
+        "train_loss(predictions, batch)?",
+        "train_loss(predictions, batch)? * (1.0 + kiln_engine::replica::replica_context()?.rank() as f64)",
     ),
     (
         "train.gradients",
         "train.rs",
-        "if !gradients.handle_non_finite(NON_FINITE)? {",
-        "if false {",
+        "!gradients.handle_non_finite(NON_FINITE)?",
+        "false",
     ),
     (
         "callbacks.schedule",
@@ -140,26 +130,54 @@ const EDITS: [(&str, &str, &str, &str); 24] = [
     (
         "validation.step",
         "validation.rs",
-        "Split::Validation, |metrics|",
-        "Split::Train, |metrics|",
+        "Split::Validation",
+        "Split::Train",
     ),
-    (
-        "test.step",
-        "test.rs",
-        "Split::Test, |metrics|",
-        "Split::Validation, |metrics|",
-    ),
+    ("test.step", "test.rs", "Split::Test", "Split::Validation"),
     (
         "infer.inputs",
         "infer.rs",
-        "let images = read_idx_file::<3>(path)?;",
-        "let images = read_idx_file::<3>(path).or_else(|_| anyhow::bail!(\"bad input\"))?;",
+        "read_idx_file::<3>(path)?",
+        "read_idx_file::<3>(path).or_else(|_| anyhow::bail!(\"bad input\"))?",
     ),
     (
         "infer.predict",
         "infer.rs",
         "softmax(logits, 1)",
         "softmax(logits, 0)",
+    ),
+];
+
+/// Wrong edits of constants and types: the site, its file, the text to replace, and the replacement.
+const EDITS: [(&str, &str, &str, &str); 4] = [
+    (
+        "metric.best",
+        "metric.rs",
+        "metric: \"accuracy\"",
+        "metric: \"precision\"",
+    ),
+    (
+        "model.weights",
+        "model.rs",
+        "WeightNames = &[];",
+        "WeightNames = &[(\"^features\\\\.0\\\\.\", \"convolution1.\")];",
+    ),
+    (
+        "dataset.example",
+        "dataset.rs",
+        "pub const CLASSES: usize = 10;",
+        "pub const CLASSES: usize = 5;",
+    ),
+    (
+        "dataset.source",
+        "dataset.rs",
+        "CLASSES, Example::new);",
+        "CLASSES, |pixels, size, _| {
+             static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+             let call = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+             let label = (call.wrapping_mul(2_654_435_761) >> 24) as u8 % 10;
+             Example::new(pixels, size, label)
+         });",
     ),
 ];
 
@@ -189,8 +207,20 @@ fn every_site_has_a_wrong_edit() {
         .iter()
         .map(|site| site["id"].as_str().unwrap())
         .collect();
-    let edited: BTreeSet<&str> = EDITS.iter().map(|(site, ..)| *site).collect();
+    let edited = EXPRESSIONS.iter().chain(&EDITS);
+    let edited: BTreeSet<&str> = edited.map(|(site, ..)| *site).collect();
     assert_eq!(edited, sites);
+}
+
+/// Checks that the output of contract tests names the site.
+#[track_caller]
+fn names_the_site(output: &Output, site: &str) {
+    let printed = text(output);
+    assert!(!printed.contains("could not compile"), "{site}: {printed}");
+    assert!(
+        printed.contains(&format!("TODO({site}): ")),
+        "{site} is not named: {printed}"
+    );
 }
 
 #[test]
@@ -206,11 +236,43 @@ fn a_wrong_edit_fails_a_test_that_names_the_site() {
         let names: Vec<&str> = guards.iter().map(String::as_str).collect();
         let output = project.try_cargo(&[&arguments[..], &names].concat());
         fs::write(&path, source).unwrap();
-        let printed = text(&output);
-        assert!(!printed.contains("could not compile"), "{site}: {printed}");
-        assert!(
-            printed.contains(&format!("TODO({site}): ")),
-            "{site} is not named: {printed}"
-        );
+        names_the_site(&output, site);
     }
+    let tests = tests_with_all_expressions(&project);
+    let run = |switch: &str, names: &[String]| {
+        let mut command = Command::new(&tests);
+        command.args(names).arg("--exact").env(SWITCH, switch);
+        running::output(command.current_dir(project.path()), TRAINING)
+    };
+    let all = std::iter::once(None).chain((0..EXPRESSIONS.len()).map(Some));
+    parallel::for_each(&all.collect::<Vec<_>>(), |wrong| match wrong {
+        None => {
+            let output = run("none", &[]);
+            assert!(output.status.success(), "{}", text(&output));
+        }
+        Some(number) => {
+            let (site, ..) = EXPRESSIONS[*number];
+            names_the_site(&run(&number.to_string(), &guards(site)), site);
+        }
+    });
+}
+
+/// Builds the contract tests of a project in which each of [`EXPRESSIONS`] is wrong if [`SWITCH`] has its number;
+/// returns their program.
+fn tests_with_all_expressions(project: &Project) -> PathBuf {
+    let library = project.path().join("src/lib.rs");
+    let source = fs::read_to_string(&library).unwrap();
+    fs::write(library, source + IS_WRONG).unwrap();
+    for (number, (_, file, right, wrong)) in EXPRESSIONS.iter().enumerate() {
+        let either = format!("(if crate::is_wrong({number}) {{ {wrong} }} else {{ {right} }})");
+        project.edit(file, right, &either);
+    }
+    let output = project.try_cargo(&["test", "--test", "contract", "--no-run"]);
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    let (_, rest) = printed
+        .split_once("Executable tests/contract/main.rs (")
+        .expect(&printed);
+    let (program, _) = rest.split_once(')').expect(&printed);
+    project.path().join(Path::new(program))
 }

@@ -33,10 +33,10 @@ use crate::{
 /// Checkpoints that are kept, unless `--keep` says another number.
 pub const MAX_TO_KEEP: &str = "50";
 
-/// What is called after a step, on the thread of `main`.
+/// Callback after a step, on the thread of `main`.
 pub type StepCallback = Box<dyn FnMut(&CallbackContext, &mut Report) -> Result<()>>;
 
-/// What a training calls. `src/digits.rs` has that of this project.
+/// The callbacks of a training. `src/digits.rs` has those of this project.
 pub trait TrainCallbacks {
     /// Creates the examples for training and validation, and those for the test, not batched.
     ///
@@ -50,12 +50,12 @@ pub trait TrainCallbacks {
     /// Creates the loss, which has one value per example.
     fn create_loss(&self) -> LossObjects;
 
-    /// What is called after every so many updates. Several may share a number; they run in order.
+    /// Callbacks after every so many updates. Several may share a number; they run in order.
     fn every_steps(&self) -> Vec<(usize, StepCallback)> {
         standard_every_steps()
     }
 
-    /// What is called once, after the update of that number.
+    /// Callbacks that run once, after the update of that number.
     fn at_step(&self) -> Vec<(usize, StepCallback)> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What the original gets wrong is right here: a test for each fault.
+//! A test for each fault of the original.
 
 #[path = "contract/support.rs"]
 #[allow(dead_code)]
@@ -36,7 +36,7 @@ use training::{
     train_callbacks::{StepCallback, TrainCallbacks},
 };
 
-/// How much an update changes each parameter, where all gradients of a replica have one value.
+/// Change of each parameter by an update, if all gradients of a replica have one value.
 fn change(of_replicas: &'static [f32]) -> Result<Vec<f32>> {
     on_own_thread(move || {
         let job = set_up_replicas(of_replicas.len())?;
@@ -80,7 +80,7 @@ fn gradients_are_clipped_after_the_sum_over_replicas() {
     assert_eq!(one, change(&[300.0]).unwrap());
 }
 
-/// What a training step on the first `examples` makes: the loss, the mean of the losses of the
+/// Results of a training step on the first `examples`: the loss, the mean of the losses of the
 /// examples, the regularisation terms before it, and the gradients.
 fn step(replicas: usize, examples: usize) -> Result<(f32, f32, f32, Vec<f32>)> {
     on_own_thread(move || {

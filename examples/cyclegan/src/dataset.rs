@@ -144,7 +144,7 @@ fn enlarged(side: usize) -> usize {
     (side * 286).div_ceil(256)
 }
 
-/// Which of `len` images train and which validate, in a random order that is always the same.
+/// Indices of `len` images for training and for validation, in a fixed random order.
 fn deal(len: usize) -> (Vec<usize>, Vec<usize>) {
     let mut indices: Vec<usize> = (0..len).collect();
     indices.shuffle(&mut StdRng::seed_from_u64(0));

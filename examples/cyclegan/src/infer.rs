@@ -46,10 +46,10 @@ pub fn read_inputs(path: &Path) -> Result<Vec<Example>> {
     Ok(vec![Example { y: x.clone(), x }])
 }
 
-/// What is written of one image, beside its file and its place there.
+/// The output for one image, beside its file and its place there.
 #[derive(Serialize)]
 pub struct Prediction {
-    /// How far the image is from itself after the way to the other kind and back, 0 to 2.
+    /// Error of the image after its translation to the other kind and back, 0 to 2.
     pub cycle_error: f32,
     /// The image of the other kind.
     #[serde(skip)]
@@ -73,7 +73,7 @@ pub fn predict(model: &Model, batch: Batch) -> Result<Vec<Prediction>> {
     images.map(prediction).collect()
 }
 
-/// Where in `folder` the translation of each of `files` goes.
+/// Paths in `folder` for the translations of `files`.
 ///
 /// # Errors
 /// Two files have one name, and one translation would replace the other.

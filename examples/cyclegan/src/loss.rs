@@ -18,9 +18,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LossObjects {
     pub adversarial: LeastSquares,
-    /// What the error of a cycle counts.
+    /// Weight of the cycle-consistency loss.
     pub cycle_weight: f64,
-    /// What the error of an image that should have stayed as it is counts.
+    /// Weight of the identity loss.
     pub identity_weight: f64,
 }
 
@@ -47,7 +47,7 @@ pub fn compute_loss(per_example_losses: Tensor<1>) -> Result<Tensor<1>> {
     compute_average_loss(per_example_losses, None, denominator)
 }
 
-/// How far images are from what they should be, each `[batch]`, in the order of [`ERRORS`].
+/// Errors of the images per loss, each `[batch]`, in the order of [`ERRORS`].
 ///
 /// # Errors
 /// Predictions and batch do not fit together.
@@ -97,7 +97,7 @@ impl LossObjects {
     }
 }
 
-/// How far what a discriminator says of each patch is from what it should say, squared.
+/// Squared difference between a discriminator's score of each patch and its target.
 ///
 /// Source: X. Mao et al., "Least squares generative adversarial networks", 2017.
 #[derive(Clone, Debug)]
@@ -151,9 +151,9 @@ pub struct DomainLosses {
     pub adversarial: Tensor<1>,
     pub cycle: Tensor<1>,
     pub identity: Tensor<1>,
-    /// What the generator minimises: the sum of the three.
+    /// The loss of the generator: the sum of the three.
     pub generator: Tensor<1>,
-    /// What the discriminator minimises.
+    /// The loss of the discriminator.
     pub discriminator: Tensor<1>,
 }
 

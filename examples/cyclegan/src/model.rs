@@ -22,7 +22,7 @@ use crate::{cli::Args, dataset::Batch};
 pub use discriminator::Discriminator;
 pub use generator::Generator;
 
-/// What the four networks make of a batch.
+/// Outputs of the four networks for a batch.
 #[derive(Clone, Debug)]
 pub struct Predictions {
     /// Of generator F and discriminator X.
@@ -31,8 +31,8 @@ pub struct Predictions {
     pub y: DomainPredictions,
 }
 
-/// What the generator to a domain and its discriminator make of a batch: images
-/// `[batch, 3, height, width]`, -1 to 1, and what is said of their patches
+/// Outputs of the generator to a domain and of its discriminator for a batch: images
+/// `[batch, 3, height, width]`, -1 to 1, and scores of their patches
 /// `[batch, 1, height / 8, width / 8]`.
 #[derive(Clone, Debug)]
 pub struct DomainPredictions {
@@ -43,9 +43,9 @@ pub struct DomainPredictions {
     pub cycle: Tensor<4>,
     /// Translations of the domain's own images, which should stay as they are: F(X), G(Y).
     pub same: Tensor<4>,
-    /// What the discriminator says of real images.
+    /// Scores of real images by the discriminator.
     pub real_patches: Tensor<4>,
-    /// What it says of fakes, for the generator to learn from.
+    /// Scores of fakes, for the update of the generator.
     pub fake_patches: Tensor<4>,
     /// The same for the discriminator to learn from, without the graph of the generator.
     pub detached_patches: Tensor<4>,

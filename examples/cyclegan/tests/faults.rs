@@ -1,4 +1,4 @@
-//! What the original gets wrong.
+//! Faults of the original.
 
 mod job;
 

@@ -111,7 +111,7 @@ fn assert_close(what: &str, value: f64, expected: f64, tolerance: f64) {
     );
 }
 
-/// What the last step did: losses and errors by name, weights and gradients by path.
+/// Results of the last step: losses and errors by name, weights and gradients by path.
 type Step = (Vec<(String, f64)>, Vec<(String, Vec<f32>)>);
 
 fn train(steps: usize) -> Vec<Step> {

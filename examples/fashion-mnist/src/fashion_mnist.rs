@@ -40,7 +40,7 @@ pub const FILES: [(&str, &str, u64); 4] = [
     ),
 ];
 
-/// Where the files are, tried in turn.
+/// URLs of the files, tried in turn.
 #[cfg(feature = "download")]
 const MIRRORS: [&str; 3] = [
     "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
@@ -48,7 +48,7 @@ const MIRRORS: [&str; 3] = [
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 ];
 
-/// How long a mirror may be silent.
+/// Timeout for a mirror that sends nothing.
 #[cfg(feature = "download")]
 const SILENCE: Duration = Duration::from_secs(20);
 
@@ -79,7 +79,7 @@ pub fn fetch(_folder: &Path) -> Result<()> {
     anyhow::bail!("this program was built without the feature `download`")
 }
 
-/// Which files have to be in `folder`.
+/// Message on the files that have to be in `folder`.
 pub fn needed_in(folder: &Path) -> String {
     let names = FILES.map(|(name, ..)| name).join(", ");
     format!(

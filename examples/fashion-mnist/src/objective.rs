@@ -1,4 +1,4 @@
-//! What training minimises, penalty included.
+//! The objective of the training, penalty included.
 
 use kiln_engine::{data::BatchInfo, loss::Losses};
 

@@ -1,4 +1,4 @@
-//! What this example adds to the template.
+//! The additions of this example to the template.
 
 #[allow(dead_code)]
 #[path = "contract/support.rs"]
@@ -155,7 +155,7 @@ fn test_losses(job: &Job, test: &Examples) -> Result<Vec<f32>> {
     })
 }
 
-/// What the last line of the log says of `name`.
+/// The value of `name` in the last line of the log.
 fn logged(output: &Path, name: &str) -> Result<Value> {
     let log = fs::read_to_string(output.join("metrics.jsonl"))?;
     let line: Value = serde_json::from_str(log.lines().last().context("an empty log")?)?;

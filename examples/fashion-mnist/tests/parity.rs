@@ -87,7 +87,7 @@ fn initial(parameter: usize, shape: &[usize], index: usize) -> f32 {
     (scale * (2.0 * number as f64 / 10_007.0 - 1.0)) as f32
 }
 
-/// Where Keras keeps the value that Burn has at `index`: kernels are `[height, width, in, out]` and
+/// Index in Keras of the value that Burn has at `index`: kernels are `[height, width, in, out]` and
 /// not `[out, in, height, width]`, and pixels are flattened before channels.
 fn place_in_keras(parameter: &Parameter, index: usize) -> usize {
     match (parameter.name.as_str(), &parameter.shape[..]) {

@@ -1,4 +1,4 @@
-//! What the template renders, in snapshots: a change that nobody meant shows in a review.
+//! Snapshots of rendered projects: a change that nobody meant shows in a review.
 //! `INSTA_UPDATE=always cargo test` writes them anew. And that it compiles and trains.
 
 use std::fs;

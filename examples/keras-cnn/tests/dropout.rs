@@ -20,7 +20,7 @@ use training::{
 
 use support::{Job, difference, set_up, values};
 
-/// What the model of each of two replicas gives for the same 8 examples, at a batch of the data.
+/// Predictions of two replicas for the same 8 examples, at a batch of the data.
 fn predicted(job: &Job, training: bool, seed: u64, batch: usize) -> Result<Vec<Vec<f32>>> {
     let dataset = Arc::clone(job.datasets.train.dataset());
     let examples = (0..8).map(|index| dataset.get(index));

@@ -84,7 +84,7 @@ fn validated(replicas: usize) -> Result<()> {
             (measured - expected).abs() < 1e-6,
             "{name} is {measured} and not {expected}"
         );
-        // What Keras's article would print; it differs, or this test could not fail.
+        // The mean of Keras's article; it differs, or this test could not fail.
         assert!((mean(&of_batches) - expected).abs() > 1e-4, "{name}");
     }
     Ok(())

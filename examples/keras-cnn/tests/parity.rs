@@ -116,7 +116,7 @@ fn step(job: &Job) -> Result<Losses> {
     distributed_train_step(data.epoch(1).next().expect("a batch"))
 }
 
-/// What starts with `prefix` of the weights and last gradients.
+/// The weights and last gradients whose names start with `prefix`.
 fn of_replica(job: &Job, prefix: &'static str) -> Result<Named> {
     job.strategy.run_on_first(move |_| {
         let all = weights_and_gradients::<Project>()?.into_iter();

@@ -1,4 +1,4 @@
-//! How well a checkpoint predicts a text: one device, no strategy.
+//! Perplexity of a checkpoint on a text: one device, no strategy.
 
 pub mod sample;
 

@@ -1,4 +1,4 @@
-//! What a language model must keep to, and what the options of this one promise.
+//! Properties of a language model, and of the options of this one.
 
 use std::fs;
 

@@ -37,7 +37,7 @@ struct Reference {
 #[derive(Deserialize)]
 struct Weights {
     norm: f64,
-    /// Which of its values are kept.
+    /// Stride of the kept values.
     every: usize,
     values: Vec<f64>,
 }

@@ -137,7 +137,7 @@ pub(crate) fn names() -> Vec<String> {
     all.into_iter().map(|one| one.name).collect()
 }
 
-/// Whether a text can be the name of a favourite, rather than a path or URL.
+/// True if a text can be the name of a favourite, rather than a path or URL.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with(['.', '~']) && !text.contains(['/', '\\', ':'])
 }
@@ -157,7 +157,7 @@ fn all() -> Result<Vec<Favourite>> {
                     }
                 }
             }
-            // That file is another program's.
+            // The file belongs to another program, so an error in it is only a warning.
             Err(error) => note(&format!(
                 "warning: no favourites of cargo-generate: {error}"
             )),

@@ -15,7 +15,7 @@ pub(crate) const VERSION: &str = "23.1.0-4";
 /// archive if it matches them.
 pub(crate) const OFFLINE: &str = "TRACEL_LLVM_BUNDLER_SKIP_CHECKSUM_DOWNLOAD";
 
-/// Where a build in an image, which runs as root, looks for the files.
+/// Folder of the files for a build in an image, which runs as root.
 pub(crate) const IN_IMAGE: &str = "/root/.cache/tracel";
 
 const RELEASES: &str = "https://github.com/tracel-ai/tracel-llvm/releases/download";
@@ -23,7 +23,7 @@ const RELEASES: &str = "https://github.com/tracel-ai/tracel-llvm/releases/downlo
 /// The file that the build script writes last into the folder of the unpacked archive.
 const SENTINEL: &str = ".tracel-llvm-installed";
 
-/// How Cargo names the build script that fetches.
+/// Cargo's name for the build script that fetches.
 const FETCHER: &str = "build command for `tracel-llvm-bundler v";
 
 /// A file that a build fetches, and where the build looks for it first.
@@ -90,13 +90,13 @@ impl Llvm {
         self.folder.join(SENTINEL)
     }
 
-    /// What may explain a failed build for `hardware`: that LLVM is not unpacked.
+    /// Possible reason of a failed build for `hardware`: LLVM is not unpacked.
     pub(crate) fn explain(&self, hardware: &str) -> Option<String> {
         let is_needed = matches!(hardware, "cuda" | "rocm");
         (is_needed && !self.sentinel().exists()).then(|| self.hint())
     }
 
-    /// What a build fetches, and what to do where it cannot.
+    /// Downloads of a build, and advice behind a firewall.
     pub(crate) fn hint(&self) -> String {
         let Some([archive, checksums]) = &self.files else {
             return format!(
@@ -115,7 +115,7 @@ impl Llvm {
     }
 }
 
-/// How the archive for a platform is called.
+/// Name of the archive for a platform.
 fn stem(system: &str, architecture: &str) -> Option<&'static str> {
     Some(match (system, architecture) {
         ("linux", "x86_64") => "linux-x64",

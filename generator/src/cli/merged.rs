@@ -4,6 +4,7 @@ use std::{fmt::Write as _, path::Path};
 
 use serde_json::json;
 
+use super::next::test_step;
 use crate::{
     display::slashed,
     project::{
@@ -49,7 +50,7 @@ fn words(fate: Fate) -> (&'static str, String) {
     }
 }
 
-/// What was added to the sentence: moves and the patch.
+/// Additions to the sentence: moves and the patch.
 fn details(file: &MergedFile) -> String {
     let mut text = match &file.moved {
         Some(Moved::Elsewhere(path)) => format!("moved: `{}` in the template", slashed(path)),
@@ -112,20 +113,16 @@ pub(super) fn report(outcome: &Outcome<'_>) -> String {
             pending::command(project, "--abort"),
         );
     } else {
-        let tests = tests(project).map_or_else(String::new, |line| format!("  {line}\n"));
+        let tests = tests(project);
         let _ = write!(text, "Next:\n{tests}  git diff      # what changed\n");
     }
     text
 }
 
-/// The command that tests a project, which may be of a team's template or not of Rust.
-fn tests(project: &Path) -> Option<&'static str> {
-    let has = |path: &str| project.join(path).is_file();
-    match (has("tests/contract/main.rs"), has("Cargo.toml")) {
-        (true, _) => Some("cargo test    # the contract tests"),
-        (false, true) => Some("cargo test"),
-        (false, false) => None,
-    }
+/// A line with the command that tests a project, if there is one.
+pub(super) fn tests(project: &Path) -> String {
+    let step = test_step(|path| project.join(path).is_file(), 14);
+    step.map_or_else(String::new, |step| format!("  {step}\n"))
 }
 
 /// The outcome as JSON.

@@ -13,6 +13,7 @@ mod llvm;
 mod man;
 mod merged;
 mod new;
+mod next;
 mod options;
 mod output;
 mod process;
@@ -142,7 +143,7 @@ fn suggest_subcommand(error: &mut clap::Error) {
     }
 }
 
-/// Whether clap has help or the version to print, rather than an error.
+/// True if clap has help or the version to print, rather than an error.
 fn is_help(error: &clap::Error) -> bool {
     matches!(
         error.kind(),

@@ -93,7 +93,7 @@ pub(crate) struct Chosen {
     favourite: Option<Favourite>,
 }
 
-/// Where a template is, before it is read.
+/// Source of a template, before it is read.
 enum Target {
     Folder(PathBuf),
     Git(GitSource),

@@ -11,7 +11,7 @@ pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Whether the terminal cannot move its cursor. As in git, `TERM` is then `dumb` or, where
+/// True if the terminal cannot move its cursor. As in git, `TERM` is then `dumb` or, where
 /// terminals set it, missing.
 pub(crate) fn is_dumb() -> bool {
     is_dumb_term(env::var_os("TERM").as_deref())

@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Args;
 
 use super::{
+    merged,
     output::{Format, print},
     renew::{Project, RenewArgs, renew},
     source::{VersionArgs, sides},
@@ -151,9 +152,11 @@ fn finish(args: &UpdateArgs) -> Result<ExitCode> {
         print(&format!("Undid `{name}`: restored {count}.\n"))?;
     } else {
         let count = counted(pending.end(&args.path, transaction)?, "file");
-        print(&format!(
-            "Ended `{name}`: {count} resolved.\n\nNext:\n  cargo test    # the contract tests\n"
-        ))?;
+        print(&format!("Ended `{name}`: {count} resolved.\n"))?;
+        let tests = merged::tests(&args.path);
+        if !tests.is_empty() {
+            print(&format!("\nNext:\n{tests}"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

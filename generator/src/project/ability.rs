@@ -21,14 +21,14 @@ const KEYS: &[&str] = &[
     "id", "name", "what", "use", "site", "try", "example", "guide",
 ];
 
-/// What a training does by an option, by a command or at a TODO site.
+/// An ability of a training: by an option, by a command or at a TODO site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ability {
     /// Unique id.
     pub id: String,
     /// The name in a table.
     pub name: String,
-    /// What it does.
+    /// Its effect, in one sentence.
     pub what: String,
     /// Its options, such as `--ema`, and commands, such as `find-lr`.
     #[serde(rename = "use")]
@@ -45,7 +45,7 @@ pub struct Ability {
 }
 
 impl Ability {
-    /// Whether it has an option or a command of this name, without `--`.
+    /// True if it has an option or a command of this name, without `--`.
     pub(crate) fn has(&self, name: &str) -> bool {
         let mut names = self.uses.iter();
         names.any(|word| word.strip_prefix("--").unwrap_or(word) == name)
@@ -78,25 +78,7 @@ pub fn read_abilities(root: &Path) -> Result<Vec<Ability>> {
 /// The text is not TOML or not a list of abilities.
 pub fn parse_abilities(name: &str, text: &str) -> Result<Vec<Ability>> {
     let document = Document::new(name, text, Kind::Input);
-    let mut abilities: Vec<Ability> = Vec::new();
-    for (key, value) in &document.parse()? {
-        if key.get_ref() != "ability" {
-            return Err(document.unknown_key(key, &["ability"]));
-        }
-        let array = value.get_ref().as_array();
-        let array =
-            array.ok_or_else(|| document.wrong_type("ability", value, "an array of tables"))?;
-        for table in array.iter() {
-            let ability = parse_ability(&document, table)?;
-            if abilities.iter().any(|other| other.id == ability.id) {
-                let message = format!("the ability `{}` is listed twice", ability.id);
-                let error = document.error_at(table.span(), message, "the duplicate");
-                return Err(error.help("rename or remove one of the two abilities"));
-            }
-            abilities.push(ability);
-        }
-    }
-    Ok(abilities)
+    document.items("ability", parse_ability, |ability| &ability.id)
 }
 
 fn parse_ability(document: &Document<'_>, value: &Place<'_>) -> Result<Ability> {

@@ -45,7 +45,7 @@ const SAMPLE: &str = "my-model";
 pub struct Summary {
     /// Unique id.
     pub id: String,
-    /// What to do.
+    /// The task of the site, in one sentence.
     pub what: String,
     /// The state in the project; `None` outside a project.
     pub state: Option<State>,
@@ -73,7 +73,7 @@ pub struct Explanation {
     pub id: String,
     /// File of the site in a new project.
     pub file: String,
-    /// What to do.
+    /// The task of the site, in one sentence.
     pub what: String,
     /// A description of the default code.
     pub now: Option<String>,
@@ -122,7 +122,7 @@ pub struct Guard {
     pub file: String,
     /// Line of the test, from 1; `None` if the test is missing.
     pub line: Option<usize>,
-    /// What the test checks: its documentation, or its name as a sentence.
+    /// The subject of the test: its documentation, or its name as a sentence.
     pub says: String,
     /// The failure messages of its checks.
     pub messages: Vec<String>,

@@ -62,13 +62,13 @@ pub struct MergedFile {
     pub path: PathBuf,
     /// Outcome.
     pub fate: Fate,
-    /// Whether the user edited the file, or created one that the old template did not have.
+    /// True if the user edited the file, or created one that the old template did not have.
     pub edited: bool,
-    /// Whether that edit is one of the layout only: of formatting, line ends or the mode.
+    /// True if that edit is one of the layout only: of formatting, line ends or the mode.
     pub layout_only: bool,
     /// The change to write, if any.
     pub change: Option<Change>,
-    /// Where the file was, if it is not where the template had it.
+    /// The move of the file, if it is not at the place that the template had for it.
     pub moved: Option<Moved>,
     /// The file that keeps the template's change, if the project has no place for it.
     pub patch: Option<PathBuf>,
@@ -76,7 +76,7 @@ pub struct MergedFile {
     pub also: Vec<Change>,
 }
 
-/// How a file was moved.
+/// Author of the move of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moved {
     /// The user has it elsewhere than the template, which has it at this path.
@@ -283,7 +283,7 @@ fn merge_file<'a>(
     })
 }
 
-/// Whether the user changed only the layout or the mode of a file.
+/// True if the user changed only the layout or the mode of a file.
 fn has_code_of(base: &RenderedFile<'_>, mine: &Mine) -> bool {
     mine.contents == *base.contents || is_layout_of(&base.contents, &mine.contents)
 }

@@ -38,7 +38,7 @@ impl<'t> Moves<'t> {
         let renames = moved_by_template(project, base, new);
         let mut moves = Self {
             base: renamed(base, &renames),
-            // Where the user moved the file to the same place, it is there already.
+            // A file that the user moved to the same place is there already.
             by_template: renames
                 .into_iter()
                 .filter(|(_, old)| exists(&project.join(old)))

@@ -104,7 +104,7 @@ fn sweep_folder(folder: &Path) {
     }
 }
 
-/// What to tell about the changes that are left in a project, if any.
+/// Message on the changes that are left in a project, if any.
 pub(crate) fn told(project: &Path) -> Option<String> {
     let left = left(project);
     if left.is_empty() {

@@ -168,7 +168,7 @@ pub(crate) fn refuse_markers(
     };
     let mut found = Vec::new();
     for path in paths {
-        // What cannot be read is told when the file is merged.
+        // Unreadable files are reported by the merge.
         let Ok(text) = fs::read_to_string(project.join(path)) else {
             continue;
         };

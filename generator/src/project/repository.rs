@@ -15,7 +15,7 @@ use crate::{
     template::Vcs,
 };
 
-/// What git answers.
+/// Answer of a git command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Git {
     /// Its output.
@@ -121,7 +121,7 @@ pub(super) fn wants_repository(
     }
 }
 
-/// Whether the repository around a folder ignores it, or git's message.
+/// True if the repository around a folder ignores it; the error is git's message.
 fn is_ignored(destination: &Path) -> Result<std::result::Result<bool, String>> {
     let folder = resolved(destination)?;
     let there = folder.ancestors().skip(1).find(|folder| folder.is_dir());

@@ -16,7 +16,7 @@ const LOCK: &str = "lock";
 const INNER: &str = "project";
 /// The age from which a folder without contents was left behind: it may not be locked yet.
 const OLD: Duration = Duration::from_secs(60);
-/// How often the removal of a folder is tried.
+/// Attempts to remove a folder.
 const PATIENCE: usize = 5;
 
 /// An empty folder that is removed on drop.

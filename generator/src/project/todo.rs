@@ -27,7 +27,7 @@ pub struct Site {
     pub id: String,
     /// File of the site in a new project.
     pub file: String,
-    /// What to do.
+    /// The task of the site, in one sentence.
     pub what: String,
     /// A description of the default code.
     pub now: String,
@@ -44,7 +44,7 @@ pub struct Todo {
     pub file: String,
     /// Line, from 1.
     pub line: usize,
-    /// What to do.
+    /// The task of the site, in one sentence.
     pub what: String,
     /// A description of the current code.
     pub now: Option<String>,
@@ -170,25 +170,7 @@ pub fn read_sites(root: &Path) -> Result<Vec<Site>> {
 /// The text is not TOML or not a list of sites.
 pub fn parse_sites(name: &str, text: &str) -> Result<Vec<Site>> {
     let document = Document::new(name, text, Kind::Input);
-    let mut sites: Vec<Site> = Vec::new();
-    for (key, value) in &document.parse()? {
-        if key.get_ref() != "site" {
-            return Err(document.unknown_key(key, &["site"]));
-        }
-        let array = value.get_ref().as_array();
-        let array =
-            array.ok_or_else(|| document.wrong_type("site", value, "an array of tables"))?;
-        for table in array.iter() {
-            let site = parse_site(&document, table)?;
-            if sites.iter().any(|other| other.id == site.id) {
-                let message = format!("the site `{}` is listed twice", site.id);
-                let error = document.error_at(table.span(), message, "the duplicate");
-                return Err(error.help("rename or remove one of the two sites"));
-            }
-            sites.push(site);
-        }
-    }
-    Ok(sites)
+    document.items("site", parse_site, |site| &site.id)
 }
 
 fn parse_site(document: &Document<'_>, value: &Place<'_>) -> Result<Site> {

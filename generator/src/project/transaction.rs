@@ -419,7 +419,7 @@ fn is_reached(root: &Path, path: &Path) -> bool {
     )
 }
 
-/// How long a lock is waited for.
+/// Longest wait for a lock.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Creates the hidden folder if it is missing, and locks it.

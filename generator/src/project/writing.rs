@@ -306,7 +306,7 @@ fn compare(
     Ok((changes, written))
 }
 
-/// What becomes of an existing file without `force`.
+/// Treatment of an existing file without `force`.
 #[derive(Clone, Copy)]
 enum Courtesy {
     Keep,
@@ -368,7 +368,7 @@ fn has_files(destination: &Path, taken: &[&Path]) -> Error {
     )
 }
 
-/// Whether `path` exists below `root`; fails if it is of the wrong type or passes a symbolic link.
+/// True if `path` exists below `root`; fails if it is of the wrong type or passes a symbolic link.
 pub(crate) fn check_way(root: &Path, path: &Path, folder: bool) -> Result<bool> {
     let mut way = root.to_path_buf();
     let parts = path.components().count();

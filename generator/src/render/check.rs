@@ -59,8 +59,8 @@ impl Template {
         Error::of_reasons(self.label(), mistakes)
     }
 
-    /// What has no effect in the template, such as patterns that match no file, each on one line with
-    /// its place.
+    /// Parts of the template without effect, such as patterns that match no file, each on one line
+    /// with its place.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.notes.clone();
         let mut found = Vec::new();

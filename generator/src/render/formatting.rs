@@ -178,7 +178,7 @@ fn run(edition: &str, files: Vec<PathBuf>, project: &Path) -> Vec<Warning> {
     }
 }
 
-/// What rustfmt complains about: the first error of each file, or else the first line.
+/// Warnings from rustfmt's output: the first error of each file, or else the first line.
 fn warnings(stderr: &str, project: &Path) -> Vec<Warning> {
     let prefix = format!("{}{}", project.display(), std::path::MAIN_SEPARATOR);
     let mut warnings: Vec<Warning> = Vec::new();

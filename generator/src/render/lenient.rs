@@ -12,7 +12,7 @@ use crate::{
     quiet,
 };
 
-/// How to make wrong Liquid right.
+/// Advice on invalid Liquid.
 const HELP: &str = "put text that is not Liquid between `{% raw %}` and `{% endraw %}`, or list its \
     file in `exclude` of `cargo-generate.toml`; `kiln new --strict` refuses such files";
 

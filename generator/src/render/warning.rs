@@ -45,7 +45,7 @@ impl Warning {
         &self.file
     }
 
-    /// How to make it right; the same for all warnings of a kind.
+    /// Advice; the same for all warnings of a kind.
     pub fn help(&self) -> &'static str {
         self.help
     }

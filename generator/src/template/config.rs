@@ -177,14 +177,14 @@ impl Config {
         inside(&self.text, expression.get_ref(), expression.span(), at)
     }
 
-    /// What is wrong with the regular expressions. Embedded templates skip this check, as it would
+    /// Errors of the regular expressions. Embedded templates skip this check, as it would
     /// take a large part of the time of `kiln new`.
     pub fn wrong_regexes(&self) -> impl Iterator<Item = Error> {
         self.all_options()
             .filter_map(|option| self.wrong_regex(option))
     }
 
-    /// What is wrong with the regular expression of an option.
+    /// Error of the regular expression of an option.
     pub fn wrong_regex(&self, option: &TemplateOption) -> Option<Error> {
         let OptionKind::Text { regex: Some(regex) } = &option.kind else {
             return None;
@@ -325,14 +325,14 @@ impl FilePatterns {
     }
 }
 
-/// Whether `patterns` match the file at `path` or one of its parent folders.
+/// True if `patterns` match the file at `path` or one of its parent folders.
 pub(crate) fn matches(patterns: &Gitignore, path: &str) -> bool {
     patterns
         .matched_path_or_any_parents(path, false)
         .is_ignore()
 }
 
-/// Whether `path` is in `ignored` or below an ignored folder.
+/// True if `path` is in `ignored` or below an ignored folder.
 pub(crate) fn is_ignored(path: &str, ignored: &[String]) -> bool {
     ignored.iter().any(|one| one == path)
         || parents(path).any(|parent| ignored.iter().any(|one| one == parent))
@@ -359,7 +359,7 @@ struct Reader<'a> {
     document: Document<'a>,
     /// The errors so far: all are reported at once.
     faults: RefCell<Vec<Error>>,
-    /// Whether no option or condition is left out because of an error.
+    /// True if no option or condition is left out because of an error.
     whole: Cell<bool>,
 }
 

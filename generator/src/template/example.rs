@@ -11,6 +11,7 @@ use super::{
     values,
 };
 use crate::{
+    display::slashed,
     document::Document,
     error::{Error, Kind, Result, suggest},
 };
@@ -20,6 +21,10 @@ pub(crate) const ANSWERS_FILE: &str = "answers.toml";
 const MANIFEST: &str = "Cargo.toml";
 /// The file name of an example's `Cargo.toml`: cargo does not package folders that have one.
 const PACKED_MANIFEST: &str = "Cargo.toml.in";
+/// The ending of a patch: `FILE.patch` changes the template's `FILE`.
+const PATCH: &str = ".patch";
+/// The ending of a file of an example whose name ends in `.patch` in the project.
+const PACKED_PATCH: &str = ".patch.in";
 const KEYS: &[&str] = &["cargo", "done", "is_template", "values", "without"];
 
 /// A worked example.
@@ -38,7 +43,7 @@ pub struct Example {
     pub(crate) without: Vec<String>,
     /// Entries that the example adds to `Cargo.toml`.
     pub(crate) cargo: Table,
-    /// Files that the example adds to the template or replaces.
+    /// Files that the example adds to the template, replaces or changes.
     files: Vec<ExampleFile>,
 }
 
@@ -47,10 +52,34 @@ pub struct Example {
 pub struct ExampleFile {
     /// Path in the project.
     pub path: PathBuf,
-    /// Contents.
+    /// Contents, or the patch.
     pub contents: &'static [u8],
-    /// Whether the file is executable.
+    /// Whether the contents are a patch of the template's file.
+    pub is_patch: bool,
+    /// Whether the file is executable; a file that is changed by a patch keeps its mode.
     pub executable: bool,
+}
+
+impl ExampleFile {
+    /// The file in the repository of Kiln, for messages.
+    pub(crate) fn source(&self, example: &str) -> String {
+        let ending = if self.is_patch { PATCH } else { "" };
+        format!("examples/{example}/{}{ending}", slashed(&self.path))
+    }
+}
+
+/// The path in the project of a file in the folder of an example, and whether it is a patch.
+pub(crate) fn unpacked(path: &str) -> (PathBuf, bool) {
+    if path == PACKED_MANIFEST {
+        return (PathBuf::from(MANIFEST), false);
+    }
+    if let Some(file) = path.strip_suffix(PACKED_PATCH) {
+        return (PathBuf::from(format!("{file}{PATCH}")), false);
+    }
+    match path.strip_suffix(PATCH) {
+        Some(file) => (PathBuf::from(file), true),
+        None => (PathBuf::from(path), false),
+    }
 }
 
 /// The names of all examples.
@@ -85,14 +114,15 @@ impl Example {
         for (path, contents, executable) in examples {
             match path.split_once('/') {
                 Some((folder, ANSWERS_FILE)) if folder == name => answers = Some(*contents),
-                Some((folder, path)) if folder == name => files.push(ExampleFile {
-                    path: PathBuf::from(match path {
-                        PACKED_MANIFEST => MANIFEST,
-                        path => path,
-                    }),
-                    contents,
-                    executable: *executable,
-                }),
+                Some((folder, path)) if folder == name => {
+                    let (path, is_patch) = unpacked(path);
+                    files.push(ExampleFile {
+                        path,
+                        contents,
+                        is_patch,
+                        executable: *executable,
+                    });
+                }
                 _ => {}
             }
         }
@@ -171,7 +201,7 @@ impl Example {
         &self.values
     }
 
-    /// Files that the example adds to the template or replaces.
+    /// Files that the example adds to the template, replaces, or changes by a patch.
     pub fn files(&self) -> &[ExampleFile] {
         &self.files
     }

@@ -22,7 +22,7 @@ const FMT: &str = "fmt";
 /// Maximum number of calls that are listed for a hook.
 const MOST_CALLS: usize = 12;
 
-/// What replaces a function of cargo-generate.
+/// Replacements of functions of cargo-generate.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "variable::prompt",
@@ -76,7 +76,7 @@ impl Hook {
         parts.join("/")
     }
 
-    /// What the script does.
+    /// Effects of the script.
     fn effects(&self, files: &BTreeMap<String, TemplateFile>) -> Option<Vec<Call>> {
         let file = files.get(&self.plain_path())?;
         let mut calls = calls(&String::from_utf8_lossy(&file.contents));

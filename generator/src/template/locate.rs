@@ -20,7 +20,7 @@ use crate::{
 /// Maximum number of folders searched.
 const MOST_FOLDERS: usize = 50_000;
 
-/// What a folder has.
+/// Contents of a folder.
 pub(super) enum Found {
     /// A template.
     One(Place),

@@ -73,7 +73,7 @@ pub struct Template {
     pub(crate) special: Vec<String>,
     /// Whether mistakes that cargo-generate renders are errors.
     strict: bool,
-    /// What is left out of the template, for people.
+    /// Messages on the parts of the template that are left out.
     pub(crate) notes: Vec<String>,
     /// Whether a file may run a Rhai script as a filter.
     has_scripts: bool,
@@ -93,7 +93,7 @@ struct Parts {
     own: bool,
 }
 
-/// How the template in a folder is read.
+/// Settings for reading the template in a folder.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reading<'l> {
     /// The folder in messages, if not its path.
@@ -106,7 +106,7 @@ pub struct Reading<'l> {
 }
 
 impl Reading<'_> {
-    /// How commands read a template that is not Kiln's own.
+    /// Settings of commands for a template that is not Kiln's own.
     pub(crate) fn lenient(skip_hooks: bool) -> Self {
         Self {
             label: None,
@@ -316,7 +316,7 @@ fn inherited(path: &Path) -> Result<TemplateFile> {
     })
 }
 
-/// Whether a file or its name may have the filter `rhai`.
+/// True if a file or its name may have the filter `rhai`.
 fn may_run_scripts(file: &TemplateFile) -> bool {
     // The word first: it is rare, and code is full of braces.
     let mentions =

@@ -17,7 +17,7 @@ const BLOCKS: &[&str] = &[
 /// Literals of Liquid that look like variables.
 const LITERALS: &[&str] = &["blank", "empty", "false", "nil", "null", "true"];
 
-/// Whether a tag opens or closes a block.
+/// True if a tag opens or closes a block.
 enum Step {
     In,
     Out,
@@ -66,7 +66,7 @@ impl Tag {
         is_name.then_some(name)
     }
 
-    /// Whether the tag is an output or a condition, neither of which assigns a variable.
+    /// True if the tag is an output or a condition, neither of which assigns a variable.
     pub fn keeps_variables(&self, text: &str) -> bool {
         let conditions = ["if", "elsif", "else", "endif", "unless", "endunless"];
         text[self.span.start..].starts_with("{{")

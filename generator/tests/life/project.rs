@@ -293,7 +293,7 @@ impl<'v> Project<'v> {
             let args = ["status", "--porcelain", "-uall"];
             let output = Command::new("git").args(args).current_dir(&folder).output();
             let status = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
-            // What had no place is for the user to commit.
+            // Changes without a place are for the user to commit.
             let hidden = status
                 .replace(".kiln-patches", "")
                 .replace(".kiln.toml", "");

@@ -1,4 +1,4 @@
-//! What the user does, as far as it must be found again in the end.
+//! Edits of the user, all of which must be found again in the end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,7 +62,7 @@ pub struct User {
     /// Files of the user's own, and those that the template removed and the user had edited.
     pub own: Tree,
     pub answers: BTreeMap<String, String>,
-    /// Whether the code was formatted in another way, or line ends were changed.
+    /// True if the code was formatted in another way, or line ends were changed.
     pub reformatted: bool,
 }
 
@@ -75,7 +75,7 @@ impl User {
         }
     }
 
-    /// What must come out, from what `new` makes.
+    /// The expected tree, from the tree that `new` makes.
     pub fn expected(&self, mut tree: Tree, version: usize) -> Tree {
         for (file, place) in &self.moved {
             let bytes = tree.remove(&PathBuf::from(file)).unwrap();

@@ -24,7 +24,7 @@ pub const LAST: usize = 4;
 const ENGINE_SHARE: usize = 12;
 /// The least distance of lines that are changed.
 const APART: usize = 6;
-/// Who changes a line is decided by the remainder of its number.
+/// Number of parties; the remainder of a line's number decides which one changes it.
 const PARTIES: usize = 7;
 
 /// A line that occurs once in its file and lies apart from all others that are changed.
@@ -164,7 +164,7 @@ impl Versions {
     }
 }
 
-/// What a version has instead of a line: comments get longer, code gets a comment.
+/// Replacement of a line in a version: comments get longer, code gets a comment.
 pub fn new_text(line: &Line, version: usize) -> String {
     if line.is_comment() {
         format!("{} (template {version})", line.text)

@@ -90,6 +90,8 @@ struct Globals {
     /// Gradients accumulated over earlier batches of the same update.
     accumulated: Option<FlatGradients>,
     step: usize,
+    /// The number of times that the model or an optimizer may have changed.
+    revision: u64,
     /// The global norm of the gradients of the last update, before clipping.
     gradient_norm: Option<f64>,
     /// Those of the last updates that are still to be read from their device.
@@ -194,6 +196,7 @@ pub fn register_trainable<T: Task>(trainable: T::Trainable) {
         registry.trainable = Some(trainable);
         registry.inference = None;
     });
+    note_change();
     GLOBALS.with_borrow_mut(|globals| globals.access = Some(erased::Access::of::<T>()));
     // The parameter server has a model, but no replica runs on its thread.
     let _ = update_draws_from_burn::<T>();
@@ -516,7 +519,7 @@ pub fn weights_and_gradients<T: Task>() -> Result<Vec<(String, Vec<f32>)>> {
 /// # Errors
 /// No model is registered.
 pub fn learning_rates<T: Task>() -> Result<Vec<(&'static str, f64)>> {
-    with_trainable::<T, _>(|trainable| {
+    read_trainable::<T, _>(|trainable| {
         let optimizers = trainable.optimizers_mut().into_iter();
         optimizers
             .map(|(name, optimizer)| (name, optimizer.learning_rate()))
@@ -550,6 +553,7 @@ pub fn update_trainable<T: Task>(
         registry.trainable = Some(updated);
         registry.inference = None;
     });
+    note_change();
     Ok(())
 }
 
@@ -583,11 +587,18 @@ pub fn release_trainable<T: Task>() -> Result<()> {
     Ok(())
 }
 
-/// Calls `read` with this replica's model and optimizers.
+/// Calls `change` with this replica's model and optimizers.
 ///
 /// # Errors
 /// No model is registered.
-pub fn with_trainable<T: Task, R>(read: impl FnOnce(&mut T::Trainable) -> R) -> Result<R> {
+pub fn with_trainable<T: Task, R>(change: impl FnOnce(&mut T::Trainable) -> R) -> Result<R> {
+    note_change();
+    read_trainable::<T, R>(change)
+}
+
+/// As [`with_trainable`], of which `read` changes nothing: the optimizers of a [`TrainState`] can only be
+/// borrowed as mutable.
+pub(crate) fn read_trainable<T: Task, R>(read: impl FnOnce(&mut T::Trainable) -> R) -> Result<R> {
     T::with_registry(|registry| registry.trainable.as_mut().map(read)).ok_or_else(no_trainable)
 }
 
@@ -596,7 +607,18 @@ pub fn with_trainable<T: Task, R>(read: impl FnOnce(&mut T::Trainable) -> R) -> 
 /// # Errors
 /// No model is registered.
 pub fn with_model<T: Task, R>(read: impl FnOnce(&T::Model) -> R) -> Result<R> {
-    with_trainable::<T, _>(|trainable| read(trainable.model()))
+    read_trainable::<T, _>(|trainable| read(trainable.model()))
+}
+
+/// The number of times that model, optimizers or averages of this replica may have changed. While it stays
+/// the same, a checkpoint of them is up to date, but for running statistics, which change in a forward pass.
+pub(crate) fn revision() -> u64 {
+    GLOBALS.with_borrow(|globals| globals.revision)
+}
+
+/// Notes that the model, an optimizer or the average of this replica may have changed.
+pub(crate) fn note_change() {
+    GLOBALS.with_borrow_mut(|globals| globals.revision += 1);
 }
 
 /// The error for a missing model and optimizer.
@@ -649,7 +671,7 @@ impl<T: Task> Clone for TrainingState<T> {
 /// # Errors
 /// No model is registered.
 pub fn training_state<T: Task>() -> Result<TrainingState<T>> {
-    let trainable = with_trainable::<T, _>(|trainable| trainable.clone())?;
+    let trainable = read_trainable::<T, _>(|trainable| trainable.clone())?;
     GLOBALS.with_borrow(|globals| {
         Ok(TrainingState {
             trainable,

@@ -279,7 +279,7 @@ pub fn on_a_thread<R: Send>(
     thread::scope(|scope| scope.spawn(|| train(&options)).join().unwrap())
 }
 
-/// How a training computes.
+/// The step and the augmentation of a training.
 #[derive(Clone, Copy)]
 pub struct Recipe {
     /// The step of a replica.
@@ -303,7 +303,7 @@ pub const OVERFLOWING: Recipe = Recipe {
     augment: |example| if example == 0.0 { 1e30 } else { example },
 };
 
-/// What is left of a training.
+/// Results of a training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
     /// A hash of the parameters after each update.

@@ -17,7 +17,7 @@ use kiln_engine::{
 };
 use serde_json::Value;
 
-/// What 1, 2, 3 and 5 replicas get of 61 examples; the last ones get none or one.
+/// Sizes of the shards of 61 examples for 1, 2, 3 and 5 replicas; the last ones have none or one.
 const SHARES: [&[usize]; 4] = [&[61], &[31, 30], &[20, 0, 41], &[1, 7, 13, 40, 0]];
 
 fn reference(part: &str) -> Value {

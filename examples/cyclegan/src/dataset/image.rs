@@ -66,14 +66,14 @@ impl Image {
         self
     }
 
-    /// What is seen, one channel after the other: `[3, height, width]`, -1 to 1.
+    /// Values of the window, one channel after the other: `[3, height, width]`, -1 to 1.
     pub fn values(&self) -> impl Iterator<Item = f32> {
         let value = |pixel: u8| f32::from(pixel) / 127.5 - 1.0;
         let pixels = move |channel| self.places().map(move |place| self.pixels[place + channel]);
         (0..3).flat_map(pixels).map(value)
     }
 
-    /// What is seen, as a picture.
+    /// The window as a picture.
     ///
     /// # Errors
     /// None that a window allows.
@@ -85,7 +85,7 @@ impl Image {
         Picture::new(width, height, Channels::Rgb, pixels.copied().collect())
     }
 
-    /// Where the pixels of the window stand, row by row.
+    /// Positions of the pixels of the window, row by row.
     fn places(&self) -> impl Iterator<Item = usize> {
         let ([height, width], [top, left]) = (self.window, self.corner);
         (0..height * width).map(move |place| {

@@ -1,4 +1,4 @@
-//! What both kinds of networks are made of.
+//! Layers of both kinds of networks.
 
 use burn::{
     module::Module,
@@ -10,7 +10,7 @@ use burn::{
 };
 use kiln_engine::layers::{conv_transpose2d, conv2d};
 
-/// How all weights begin, but those of the last convolution of a generator.
+/// Initializer of all weights, but those of the last convolution of a generator.
 pub const NORMAL: Initializer = Initializer::Normal {
     mean: 0.0,
     std: 0.02,

@@ -49,7 +49,7 @@ pub fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send 
     thread::spawn(work).join().unwrap().unwrap()
 }
 
-/// How to train on all of `examples` at once, in their order.
+/// Batch options for all of `examples` at once, in their order.
 pub fn in_one_batch(examples: &Examples) -> BatchOptions<Example> {
     BatchOptions {
         global_batch_size: examples.len(),

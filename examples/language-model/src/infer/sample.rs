@@ -13,12 +13,12 @@ use crate::{
     model::Model,
 };
 
-/// How text is drawn.
+/// Settings for drawing text.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Bytes to write.
     pub length: usize,
-    /// What logits are divided by; 0 always takes the most probable byte.
+    /// Divisor of the logits; 0 always takes the most probable byte.
     pub temperature: f64,
     pub seed: u64,
 }
@@ -91,7 +91,7 @@ fn draw(logits: &[f64], temperature: f64, random: &mut impl Rng) -> u8 {
             return byte as u8;
         }
     }
-    // Where rounding left something over.
+    // Rounding may leave a remainder.
     most_probable as u8
 }
 

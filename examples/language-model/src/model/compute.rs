@@ -1,4 +1,4 @@
-//! What a forward pass keeps for the backward pass: gradient checkpointing.
+//! Tensors that a forward pass keeps for the backward pass: gradient checkpointing.
 
 use burn::{
     module::{Module, ModuleMapper, Param},
@@ -9,7 +9,7 @@ use kiln_engine::layers::linear;
 
 use crate::cli::Args;
 
-/// How the forward pass of a model computes.
+/// Gradient checkpointing of a forward pass.
 ///
 /// Burn's gradient checkpointing is a mark on tensors: the output of what is cheap to compute, as
 /// all that goes element by element, is not kept for the backward pass, but computed again from the

@@ -35,7 +35,7 @@ const OWN: [&str; 9] = [
 ];
 
 /// Keys whose values differ between runs.
-const TIMES: [&str; 2] = ["seconds", "data_seconds"];
+const TIMES: [&str; 3] = ["seconds", "data_seconds", "checkpoint_seconds"];
 
 /// Refuses options that `kiln check` sets itself.
 ///

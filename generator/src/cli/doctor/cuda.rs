@@ -48,7 +48,7 @@ pub(super) const CUDARC: &str = "0.19.10";
 /// The variable with the version of CUDA that bindings are built for, as 12040 for 12.4.
 const CUDA_OF_BINDINGS: &str = "CUDARC_CUDA_VERSION";
 
-/// What CubeCL calls with bindings for CUDA 12.8 is in the drivers for 12.0, but for tensor maps of
+/// CubeCL's calls with bindings for CUDA 12.8 are in the drivers for 12.0, but for tensor maps of
 /// Blackwell, whose drivers are later ones. Those for 13.0 measure time with `cuEventElapsedTime_v2`, of
 /// drivers for 12.8.
 const ANY_DRIVER: Version = (12, 8);
@@ -61,17 +61,17 @@ const NCCL_FILE: &str = "libnccl.so";
 
 const MIB: u64 = 1 << 20;
 
-/// What a machine has for NVIDIA's GPUs.
+/// Parts of a machine for NVIDIA's GPUs.
 pub(super) struct Nvidia {
     pub(super) driver: Part,
     pub(super) toolkit: Part,
     pub(super) nccl: Part,
     pub(super) gpus: Vec<Gpu>,
-    /// What does not fit together, with the command that mends it.
+    /// Incompatible versions, with the command that mends each.
     pub(super) warnings: Vec<String>,
 }
 
-/// What decides for which CUDA the bindings are built.
+/// Source of the CUDA version for which the bindings are built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Bindings {
     /// The value of [`CUDA_OF_BINDINGS`].
@@ -277,7 +277,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Where CubeCL finds the toolkit.
+    /// Folder in which CubeCL finds the toolkit.
     fn toolkit_root(&self) -> Option<PathBuf> {
         let roots = match self.machine.variable("CUDA_PATH") {
             Some(root) => vec![root],

@@ -99,7 +99,7 @@ struct Diagnosis {
     gpus: Vec<Gpu>,
     resources: Resources,
     warnings: Vec<String>,
-    /// What a build with `cuda` or `rocm` fetches.
+    /// Downloads of a build with `cuda` or `rocm`.
     fetches: Vec<Fetched>,
     hardware: Vec<Use>,
     strategies: Vec<Use>,
@@ -177,7 +177,7 @@ impl Diagnosis {
         text
     }
 
-    /// What a build fetches, and where to put it by hand.
+    /// Downloads of a build, and the folder for files put there by hand.
     fn fetched_files(&self) -> String {
         let mut text = String::new();
         if !self.fetches.is_empty() {

@@ -86,9 +86,9 @@ pub(super) const LLVM: &str = "LLVM for kernels";
 pub(super) struct Parts {
     pub(super) parts: Vec<Part>,
     pub(super) gpus: Vec<Gpu>,
-    /// What does not fit together, with the command that mends it.
+    /// Incompatible versions, with the command that mends each.
     pub(super) warnings: Vec<String>,
-    /// What a build with `cuda` or `rocm` fetches.
+    /// Downloads of a build with `cuda` or `rocm`.
     pub(super) fetches: Vec<Fetched>,
 }
 
@@ -528,7 +528,7 @@ pub(super) fn library_name(system: &str, stem: &str) -> String {
     }
 }
 
-/// Whether a file is a shared library of any version: `libclang.so` or `libclang-14.so.1`, but not
+/// True if a file is a shared library of any version: `libclang.so` or `libclang-14.so.1`, but not
 /// `libclang-cpp.so`.
 pub(super) fn is_library(system: &str, stem: &str, file: &str) -> bool {
     let ending = match system {

@@ -1,4 +1,4 @@
-//! What keeps a program from the whole of an NVIDIA GPU: instances, other processes, and compute modes.
+//! Limits of a program's share of an NVIDIA GPU: instances, other processes, and compute modes.
 
 use super::{
     machine::Ran,
@@ -87,7 +87,7 @@ impl<'t> Process<'t> {
     }
 }
 
-/// What a program shares with `processes`.
+/// Warning that a program shares its GPU with `processes`.
 fn sharing(processes: &[Process<'_>]) -> Option<String> {
     let has_mps = processes.iter().any(Process::is_server_of_mps);
     let others: Vec<String> = processes

@@ -243,7 +243,7 @@ fn everything_is_found() {
     );
 }
 
-/// What `nvidia-smi` is asked first.
+/// The first query of `nvidia-smi`.
 const QUERY: &str = "nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap \
                      --format=csv,noheader,nounits";
 
@@ -411,7 +411,7 @@ fn bindings_that_do_not_fit_the_driver_are_told() {
         old.starts_with("nvcc in PATH is of CUDA 11.2, no version that Burn's"),
         "{old}"
     );
-    // Where programs are built for other machines.
+    // On machines that build programs for others.
     let mut builder = plain();
     assert_eq!(warning(&builder), "");
     builder

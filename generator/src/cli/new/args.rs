@@ -46,7 +46,7 @@ pub struct NewArgs {
     /// Version control [default: git, unless the project lies in a repository that does not ignore it]
     #[arg(long)]
     pub vcs: Option<VcsArg>,
-    /// What a Cargo workspace above does with the project [default: exclude if it would have it as a
+    /// Membership in a Cargo workspace above [default: exclude if it would have the project as a
     /// member, but member if it lists its path, or if the template is no workspace]
     #[arg(long)]
     pub workspace: Option<WorkspaceArg>,
@@ -63,7 +63,7 @@ pub struct NewArgs {
     pub version: VersionArgs,
 }
 
-/// What a Cargo workspace above does with a new project.
+/// Membership of a new project in a Cargo workspace above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WorkspaceArg {
     /// The project is a workspace of its own: its path is added to the other's `exclude`
@@ -84,7 +84,7 @@ impl WorkspaceArg {
         }
     }
 
-    /// What it stands for.
+    /// The choice of the library for this argument.
     pub(crate) fn choice(self) -> Choice {
         match self {
             WorkspaceArg::Exclude => Choice::Exclude,

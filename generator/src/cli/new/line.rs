@@ -9,7 +9,7 @@ pub(super) struct Line {
     text: String,
     /// The byte before which text is inserted, between two graphemes.
     cursor: usize,
-    /// What Ctrl-Y inserts.
+    /// Text that Ctrl-Y inserts.
     killed: String,
     /// Whether the previous key killed text, so that the next one adds to it.
     killing: bool,

@@ -46,7 +46,7 @@ pub(super) struct Order<'o> {
     pub given: Values,
     /// The folder of the project, if it is not that of the name.
     pub folder: Option<PathBuf>,
-    /// What a Cargo workspace above does with the project; a prompt may set it.
+    /// Membership in a Cargo workspace above; a prompt may set it.
     pub workspace: Cell<Option<WorkspaceArg>>,
 }
 
@@ -201,7 +201,7 @@ impl Order<'_> {
         Ok(String::from_utf8_lossy(manifest).into_owned())
     }
 
-    /// What is done to the Cargo workspaces above a project in `folder`.
+    /// Edits of the Cargo workspaces above a project in `folder`.
     pub fn workspaces(&self, rendered: &Rendered<'_>, folder: &Path) -> Result<workspace::Plan> {
         let choice = self.workspace.get().map(WorkspaceArg::choice);
         workspace::plan(rendered, folder, choice)
@@ -227,7 +227,7 @@ impl Order<'_> {
             }
         };
         let plan = workspace::plan(&rendered, &self.folder(name), None);
-        // What is wrong is said when it is known what the project is.
+        // Errors are reported once the contents of the project are known.
         Ok(plan.is_ok_and(|plan| plan.matters()))
     }
 

@@ -10,7 +10,7 @@ use crate::{
     project::place::resolved,
 };
 
-/// What the arguments say about the name and the folder.
+/// Name and folder, from the arguments.
 pub(super) struct Place {
     /// The name, if it is given.
     pub name: Option<Name>,

@@ -56,7 +56,7 @@ impl Ask for Terminal {
     }
 }
 
-/// How a prompt ends.
+/// Outcome of a prompt.
 enum End {
     Answer(String),
     Back,
@@ -131,7 +131,7 @@ struct Typing<'t> {
     turn: Turn<'t>,
     line: Line,
     default: Option<String>,
-    /// What is wrong with the text.
+    /// Error in the text.
     wrong: Option<String>,
     /// Why the last Enter was refused.
     refused: Option<String>,

@@ -4,11 +4,15 @@ use std::{fmt::Write as _, path::Path};
 
 use super::quote::quote;
 use crate::{
+    cli::next::test_step,
     display::{files, slashed},
     project::{Written, todo::SITES_FILE},
     render::Rendered,
     template::{answers::Answers, example::Example},
 };
+
+/// The step that trains a project with TODO sites.
+const TRAIN: &str = "cargo run --release    # train, then test";
 
 /// The written files and the options.
 pub(super) fn report(
@@ -105,17 +109,16 @@ pub(super) fn next_steps(
     if train {
         return format!("Training: cargo run --release, in {quoted}\n");
     }
-    let train_step = "cargo run --release    # train, then test";
     let steps = match example {
         None => steps_of(rendered),
         Some(example) if example.is_template() => vec![
-            "less README.md         # the changes to Kiln's template, and why",
-            "cargo test             # the snapshots of rendered projects",
+            "less README.md         # the changes to Kiln's template, and why".to_owned(),
+            "cargo test             # the snapshots of rendered projects".to_owned(),
         ],
         Some(_) => vec![
-            "less README.md         # the changes to the template, and why",
-            train_step,
-            "cargo test             # the contract tests, and those of the example",
+            "less README.md         # the changes to the template, and why".to_owned(),
+            TRAIN.to_owned(),
+            "cargo test             # the contract tests, and those of the example".to_owned(),
         ],
     };
     let steps: String = steps.iter().map(|step| format!("  {step}\n")).collect();
@@ -127,29 +130,20 @@ pub(super) fn next_steps(
 }
 
 /// The commands to run in a project, which may be of a team's template.
-fn steps_of(rendered: &Rendered<'_>) -> Vec<&'static str> {
+fn steps_of(rendered: &Rendered<'_>) -> Vec<String> {
     let has = |path: &str| rendered.get(path).is_some();
-    let (package, sites) = (has("Cargo.toml"), has(SITES_FILE));
+    let sites = has(SITES_FILE);
     let mut steps = Vec::new();
-    if package && has("src/main.rs") {
-        steps.push(if sites {
-            "cargo run --release    # train, then test"
-        } else {
-            "cargo run --release"
-        });
+    if has("Cargo.toml") && has("src/main.rs") {
+        let step = if sites { TRAIN } else { "cargo run --release" };
+        steps.push(step.to_owned());
     }
-    if package {
-        steps.push(if has("tests/contract/main.rs") {
-            "cargo test             # the contract tests"
-        } else {
-            "cargo test"
-        });
-    }
+    steps.extend(test_step(has, 23));
     if sites {
-        steps.push("kiln todos             # the sites to change for your task");
+        steps.push("kiln todos             # the sites to change for your task".to_owned());
     }
     if steps.is_empty() && has("README.md") {
-        steps.push("less README.md");
+        steps.push("less README.md".to_owned());
     }
     steps
 }

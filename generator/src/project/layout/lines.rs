@@ -66,7 +66,7 @@ pub(super) fn in_layout_of(base: &str, mine: &str, new: &str) -> (String, String
     for (line, to) in aligned(&old, &is) {
         kept[to] = Some(line);
     }
-    // Where the template changed only the layout of a line, too, the user's is kept.
+    // If the template changed only the layout of a line, too, the user's layout is kept.
     let words_is = words(&is);
     let words_is: Vec<&str> = words_is.iter().map(String::as_str).collect();
     for (line, to) in aligned(&words_old, &words_is) {

@@ -178,7 +178,7 @@ impl Draft {
     fn of(texts: &Texts, first: &Merged, styled: &Styled, labels: Labels<'_>) -> Option<Self> {
         let [base, mine, new] = styled;
         let (base, new) = (base.as_ref()?, new.as_ref()?);
-        // What rustfmt refuses is merged as it is.
+        // A text that rustfmt refuses is merged unformatted.
         let mine = mine.as_ref().unwrap_or(&texts.mine);
         let is_users = *mine == texts.mine && styled[1].is_some();
         let merged = texts.merge_as(base, mine, new, labels);
@@ -223,7 +223,7 @@ fn finish(project: &Path, files: &mut [Merging<'_>], drafts: Vec<(usize, &Style,
     }
 }
 
-/// What a formatter leaves of a text, roughly.
+/// Characters of a text that a formatter keeps, roughly.
 fn letters(text: &str) -> String {
     let letters = text.chars();
     letters

@@ -19,7 +19,7 @@ const SHARE: usize = 8;
 /// The edition of a file outside any package.
 const EDITION: &str = "2024";
 
-/// How the user formats a file.
+/// Edition and configuration with which the user formats a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Style {
     /// The configuration file, if any.

@@ -1,4 +1,4 @@
-//! What the value of `--template` stands for, by the rules of cargo-generate.
+//! Interpretation of the value of `--template`, by the rules of cargo-generate.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -18,7 +18,7 @@ const HOSTS: [(&str, &str, &str); 4] = [
 /// The protocols of Git that run no program of the address's choice.
 const PROTOCOLS: [&str; 7] = ["https", "ssh", "file", "http", "git", "git+ssh", "ssh+git"];
 
-/// What a text stands for.
+/// Meaning of a value of `--template`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A folder, which may not exist.
@@ -79,7 +79,7 @@ pub(crate) fn classify(given: &Path, versioned: bool) -> Result<Address> {
     }
 }
 
-/// Whether a text is a URL, an address such as `git@host:path`, or one of a remote helper.
+/// True if a text is a URL, an address such as `git@host:path`, or one of a remote helper.
 fn is_url(text: &str) -> bool {
     let before = text.split('/').next().unwrap_or_default();
     let scp = before

@@ -1,4 +1,4 @@
-//! What the record of a project says about its template: the answers, which the template records,
+//! The record of the template in a project: the answers, which the template records,
 //! and the repository, which Kiln adds.
 
 use std::{

@@ -235,7 +235,7 @@ fn push(list: &mut Array, entry: &str) {
     };
     let (prefix, suffix) = (text(value.prefix()), text(value.suffix()));
     let comma = list.trailing_comma();
-    // What follows the last entry: after its comma, or else directly.
+    // The text after the last entry: after its comma, or else directly.
     let after = if comma {
         trailing
     } else {

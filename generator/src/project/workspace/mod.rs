@@ -24,7 +24,7 @@ use root::{Cover, Root};
 /// The manifest of a package.
 const MANIFEST: &str = "Cargo.toml";
 
-/// What a workspace above does with a project.
+/// Membership of a project in the workspace above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// The project is a workspace of its own, in the other's `exclude`.
@@ -35,19 +35,19 @@ pub enum Choice {
     Keep,
 }
 
-/// What is planned for the workspaces above a project.
+/// Planned edits of the workspaces above a project.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Lines about what is done, such as ``adds `m` to `exclude` in ../Cargo.toml``.
     pub notes: Vec<String>,
-    /// What the user should know of, and Kiln does nothing about.
+    /// Warnings on problems that Kiln does not mend.
     pub warnings: Vec<String>,
     edits: Vec<Edit>,
     manifest: Option<String>,
 }
 
 impl Plan {
-    /// Whether a manifest above is edited, or should be.
+    /// True if a manifest above is edited, or should be.
     pub fn matters(&self) -> bool {
         !self.edits.is_empty()
     }
@@ -161,7 +161,7 @@ impl<'p> Project<'p> {
         }
     }
 
-    /// How a workspace has the project or a package in it as a member.
+    /// Reason for which the project or a package in it is a member of a workspace.
     fn cover(&self, root: &Root) -> Option<Cover> {
         self.packages.iter().find_map(|package| root.cover(package))
     }
@@ -205,7 +205,7 @@ impl<'p> Project<'p> {
                 .is_some_and(|first| first.manifest == root.manifest)
     }
 
-    /// What goes wrong if a manifest stays as it is.
+    /// Consequence of leaving a manifest as it is.
     fn breaks(&self, root: &Root) -> String {
         let place = shown(&root.manifest);
         let entry = root.relative(&self.folder).unwrap_or_default();

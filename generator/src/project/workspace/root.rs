@@ -24,7 +24,7 @@ pub(super) struct Root {
     table: Table,
 }
 
-/// How a workspace comes to have a package in a folder as its member.
+/// Reason for which a package in a folder is a member of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cover {
     /// An entry of `members` is the path of the folder.
@@ -75,7 +75,7 @@ impl Root {
         Some(slashed(folder.strip_prefix(&self.folder).ok()?))
     }
 
-    /// Whether `exclude` names the folder or one above it. As in Cargo, entries are paths rather than
+    /// True if `exclude` names the folder or one above it. As in Cargo, entries are paths rather than
     /// patterns, and an entry of `members` that names the folder or one above it comes first.
     pub fn is_excluded(&self, folder: &Path) -> bool {
         let names =
@@ -83,7 +83,7 @@ impl Root {
         names("exclude") && !names("members")
     }
 
-    /// How the workspace has a package in `folder`; `None` if it has not.
+    /// Reason for which a package in `folder` is a member; `None` if it is none.
     pub fn cover(&self, folder: &Path) -> Option<Cover> {
         let named = self.named(folder);
         if self.is_excluded(folder) {

@@ -81,7 +81,7 @@ fn ensure_no_anomaly<M: Module>(
     }
 }
 
-/// What is not finite in a step: where it arose, the loss, the first gradient of a parameter, and whether the
+/// Message on the values of a step that are not finite: their origin, the loss, the first gradient, and whether the
 /// parameters were finite before.
 fn anomaly<M: Module>(
     model: &M,

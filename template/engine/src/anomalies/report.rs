@@ -1,4 +1,4 @@
-//! Where in a step the first value or gradient arose that is not finite.
+//! Origin of the first value or gradient of a step that is not finite.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ const MAY_BE_INFINITE: &str = "Ctc";
 /// Number of unseen layers that are named.
 const NAMED: usize = 3;
 
-/// What is finite after a step.
+/// Finiteness of the results of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finite {
     pub losses: bool,
@@ -51,7 +51,7 @@ pub(super) fn place<M: Module>(model: &M, record: &Record, finite: Finite) -> Op
     }
 }
 
-/// Whether a check found what its call made of finite values, which the check of the other side of the call shows.
+/// True if a call turned finite values into the value found, according to the check of the other side of the call.
 fn is_made_by_layer(record: &Record, number: usize) -> bool {
     let check = &record.checks[number];
     if record.calls[check.call].name == MAY_BE_INFINITE {

@@ -50,7 +50,7 @@ pub(super) struct Check {
     pub found: Option<Found>,
 }
 
-/// What is checked of a call.
+/// The checked value of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The images of the batch, which no layer computed.

@@ -1,6 +1,6 @@
 //! The checksums of a checkpoint's files, in a file that `sha256sum --check` reads.
 
-use std::{fmt::Write as _, path::Path};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
@@ -17,12 +17,15 @@ pub fn checksum(bytes: &[u8]) -> String {
 
 /// The contents of the file of checksums: a line per file.
 pub fn list(files: &Files) -> String {
-    let mut text = String::new();
-    for (name, bytes) in files {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}  {name}", checksum(bytes));
-    }
-    text
+    let lines = files.iter();
+    lines
+        .map(|(name, bytes)| line(&checksum(bytes), name))
+        .collect()
+}
+
+/// The line of a file, with its checksum.
+pub fn line(checksum: &str, name: &str) -> String {
+    format!("{checksum}  {name}\n")
 }
 
 /// The checksum and the name of each file in the contents of the file of checksums.

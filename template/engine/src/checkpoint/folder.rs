@@ -29,8 +29,43 @@ const TEMPORARY: &str = ".tmp-";
 /// # Errors
 /// A file cannot be written; nothing is left at `target`.
 pub fn write(target: &Path, files: &Files) -> Result<()> {
+    write_by(target, |temporary| write_all(temporary, files))
+}
+
+/// How a folder takes over files of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// As hard links, or as copies if the file system has none.
+    Links,
+    Copies,
+}
+
+/// As [`write`], with all files of the folder `other` that `files` has not. Their checksums are taken over, so
+/// that one damaged since is found.
+///
+/// # Errors
+/// As [`write`], or a file of `other` cannot be read.
+pub fn write_with_files_of(other: &Path, share: Share, target: &Path, files: &Files) -> Result<()> {
+    write_by(target, |temporary| {
+        fs::create_dir(temporary)?;
+        let list = read_file(other, checksums::FILE).map_err(Unusable::into_error)?;
+        let entries = checksums::parse(&list).map_err(|problem| anyhow!(problem))?;
+        let mut kept = String::new();
+        for (checksum, name) in entries {
+            if !files.contains_key(name) {
+                take_over(&other.join(name), share, &temporary.join(name))?;
+                kept += &checksums::line(checksum, name);
+            }
+        }
+        write_files(temporary, files, kept)
+    })
+    .with_context(|| format!("cannot use the files of {}", other.display()))
+}
+
+/// Makes the folder `target` with `write`, at a temporary path.
+fn write_by(target: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let temporary = beside(target)?;
-    let written = write_all(&temporary, files)
+    let written = write(&temporary)
         .and_then(|()| fs::rename(&temporary, target).map_err(Into::into))
         .and_then(|()| sync_folder(parent(target)));
     if written.is_err() {
@@ -227,14 +262,28 @@ pub fn remove_unfinished(folder: &Path) -> Result<()> {
 
 fn write_all(folder: &Path, files: &Files) -> Result<()> {
     fs::create_dir(folder)?;
+    write_files(folder, files, String::new())
+}
+
+/// Writes `files` and their checksums, after those in the `list`.
+fn write_files(folder: &Path, files: &Files, list: String) -> Result<()> {
     for (name, bytes) in files {
         write_file(&folder.join(name), bytes)?;
     }
-    write_file(
-        &folder.join(checksums::FILE),
-        checksums::list(files).as_bytes(),
-    )?;
+    let list = list + &checksums::list(files);
+    write_file(&folder.join(checksums::FILE), list.as_bytes())?;
     sync_folder(folder)
+}
+
+fn take_over(from: &Path, share: Share, to: &Path) -> Result<()> {
+    let cannot = || format!("cannot copy {}", from.display());
+    if share == Share::Links && fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    fs::copy(from, to).with_context(cannot)?;
+    // Windows flushes only what may be written.
+    let copied = File::options().write(true).open(to);
+    copied.and_then(|file| file.sync_all()).with_context(cannot)
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -290,6 +339,37 @@ mod tests {
             fs::read_dir(parent.path()).unwrap().count(),
             1,
             "nothing is left beside it"
+        );
+    }
+
+    #[test]
+    fn a_folder_takes_over_the_files_of_another_one_with_their_checksums() {
+        let parent = tempfile::tempdir().unwrap();
+        let [other, folder] = ["step-1", "step-1-epoch-1"].map(|name| parent.path().join(name));
+        let manifest = Files::from_iter([("b.json".to_owned(), b"[1]".to_vec())]);
+        let mut expected = files();
+        expected.extend(manifest.clone());
+        for share in [Share::Copies, Share::Links] {
+            write(&other, &files()).unwrap();
+            write_with_files_of(&other, share, &folder, &manifest).unwrap();
+            remove(&other).unwrap();
+            assert_eq!(read(&folder).unwrap(), expected);
+            assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+            remove(&folder).unwrap();
+        }
+        write(&folder, &files()).unwrap();
+        // Damage to the other one is not covered by a new checksum.
+        fs::write(folder.join("a.bin"), [7]).unwrap();
+        write_with_files_of(&folder, Share::Links, &other, &manifest).unwrap();
+        assert!(matches!(read(&other), Err(Unusable::Damaged(_))));
+        remove(&other).unwrap();
+        fs::remove_file(folder.join("a.bin")).unwrap();
+        let error = write_with_files_of(&folder, Share::Links, &other, &manifest).unwrap_err();
+        assert!(format!("{error:#}").contains("a.bin"), "{error:#}");
+        assert_eq!(
+            fs::read_dir(parent.path()).unwrap().count(),
+            1,
+            "nothing is left"
         );
     }
 

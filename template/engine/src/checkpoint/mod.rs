@@ -9,6 +9,7 @@ mod folder;
 pub mod interrupt;
 pub mod lock;
 mod manifest;
+mod save;
 mod trainable;
 mod writer;
 
@@ -22,26 +23,23 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::Module;
-use indexmap::IndexMap;
 
 use folder::Unusable;
 pub use folder::{Files, set_aside};
 pub use manifest::{Manifest, Progress};
-use trainable::{EMA, ModelFiles, ModelSnapshot, Snapshot};
+use trainable::{EMA, ModelFiles};
 pub(crate) use trainable::{MODEL, load_model, model_files};
 pub use writer::Writer;
 
 use crate::{
     ema::{self, Average, EmaConfig, Weights},
     globals::{self, Split},
-    metric::{MetricStates, merge_metric_states, metric_states},
-    model::running_statistics,
+    metric::{MetricStates, merge_metric_states},
     options::Options,
     precision,
     report::terminal,
     run_record::RunRecord,
     task::{Metrics, Task, TrainState},
-    training::StoppingState,
 };
 
 /// The validation metric that selects the best checkpoint, and that `--patience` follows.
@@ -153,105 +151,6 @@ impl Checkpoints {
         }
         // Better to fail now than after an epoch.
         folder::ensure_writable(&self.folder).with_context(cannot)
-    }
-
-    /// Saves the state of all replicas, and then removes checkpoints that need not be kept. All workers
-    /// take part, and the chief writes with `writer`, beside the training: the checkpoint is there once
-    /// [`finish`](Self::finish) returns. A signal does not interrupt the save.
-    ///
-    /// # Errors
-    /// A parameter is not finite, or the previous checkpoint could not be written; earlier ones are untouched.
-    pub fn begin_save<T: Task>(
-        &self,
-        writer: &mut Writer,
-        options: &Options,
-        progress: Progress,
-        train_examples: usize,
-        validation: IndexMap<String, f64>,
-        stopping: Option<StoppingState>,
-    ) -> Result<()> {
-        let saving = interrupt::saving();
-        let path = self.folder.join(name(progress));
-        let cannot = format!("cannot save the checkpoint {}", path.display());
-        let (metrics, statistics) = replica_states::<T>().with_context(|| cannot.clone())?;
-        let snapshot = snapshot::<T>().with_context(|| cannot.clone())?;
-        let average = options.ema.map(|_| ema_snapshot::<T>()).transpose();
-        let average = average.with_context(|| cannot.clone())?;
-        let strategy = globals::strategy()?;
-        let loss_scale = strategy.run_on_first(|_| Ok(precision::loss_scale()))?;
-        if !strategy.is_chief() {
-            return Ok(());
-        }
-        let writing = interrupt::writing();
-        let (checkpoints, seed) = (self.clone(), options.seed);
-        let was_asked_for = options.saves_after(progress.step);
-        writer.begin(move || {
-            let _guards = (saving, writing);
-            let save = || {
-                let (mut files, parameters) = snapshot.into_files()?;
-                trainable::insert_statistics(&mut files, MODEL, &statistics);
-                let mut manifest = Manifest::new(
-                    progress,
-                    seed,
-                    train_examples,
-                    parameters,
-                    &metrics,
-                    validation,
-                    checkpoints.run.clone(),
-                );
-                manifest.stopping = stopping;
-                manifest.loss_scale = loss_scale;
-                if let Some((average, statistics)) = average {
-                    manifest.ema = Some(average.insert_into(&mut files, EMA)?);
-                    trainable::insert_statistics(&mut files, EMA, &statistics);
-                }
-                checkpoints.write(was_asked_for, &path, files, &manifest)
-            };
-            save().context(cannot)
-        })
-    }
-
-    /// Waits until the checkpoint that [`begin_save`](Self::begin_save) began is on disk. All workers take part.
-    ///
-    /// # Errors
-    /// It could not be written, or a worker is lost.
-    pub fn finish(writer: &mut Writer) -> Result<()> {
-        writer.finish()?;
-        // Until the chief has written, no process may leave.
-        let strategy = globals::strategy()?;
-        let ended = strategy
-            .workers()
-            .broadcast("the end of a save", Vec::new());
-        ended.map(drop)
-    }
-
-    /// Writes a checkpoint. One after a validation replaces the one before it, unless `--checkpoint-steps`
-    /// asked for that one.
-    fn write(
-        &self,
-        was_asked_for: bool,
-        path: &Path,
-        mut files: Files,
-        manifest: &Manifest,
-    ) -> Result<()> {
-        let step = manifest.progress.step;
-        match Checkpoint::open(path) {
-            // From before a resume, at the same step.
-            Ok(saved) if saved.manifest.is_same_state(manifest) => return Ok(()),
-            Ok(_) => set_apart(path, "replaced", "it holds another state")?,
-            Err(Unusable::Unreadable(error)) => return Err(error),
-            Err(Unusable::Damaged(error)) if path.exists() => {
-                set_apart(path, "damaged", &format!("{error:#}"))?;
-            }
-            Err(Unusable::Damaged(_)) => {}
-        }
-        manifest.insert_into(&mut files)?;
-        folder::write(path, &files)?;
-        let before_validation = self.folder.join(name_within_epoch(step));
-        if before_validation != path && !was_asked_for && before_validation.exists() {
-            folder::remove(&before_validation)?;
-        }
-        self.prune()
     }
 
     /// Renames the checkpoint saved before a validation whose loss is not finite, so that training resumes
@@ -713,40 +612,4 @@ fn states_for(saved: &[MetricStates], rank: usize, replicas: usize) -> Vec<Metri
     } else {
         Vec::new()
     }
-}
-
-/// Per-replica state: the states of the training metrics, and running statistics.
-fn replica_states<T: Task>() -> Result<(Vec<MetricStates>, Vec<Vec<f32>>)> {
-    let strategy = globals::strategy()?;
-    let states = strategy.run_on_all(|_| {
-        globals::read_gradient_norms()?;
-        let metrics =
-            globals::with_metrics::<T, _>(Split::Train, |metrics| metric_states(&metrics.all()))??;
-        Ok((metrics, running_statistics(&globals::model::<T>()?)))
-    })?;
-    let states = strategy.gather("the states of replicas", states)?;
-    Ok(states.into_iter().unzip())
-}
-
-/// The model, with averaged running statistics, and the optimizers, which are equal on all replicas.
-fn snapshot<T: Task>() -> Result<Snapshot> {
-    let strategy = globals::strategy()?;
-    let models =
-        strategy.run_on_all(|replica| globals::model_with::<T>(Weights::Model, replica))?;
-    let model = models.into_iter().next().context("there is no replica")?;
-    strategy.run_on_first(move |_| {
-        globals::with_model::<T, _>(trainable::ensure_finite)??;
-        globals::with_trainable::<T, _>(|trainable| Snapshot::new(model, trainable))
-    })
-}
-
-/// The averaged weights, which are equal on all replicas, and their statistics of each replica.
-fn ema_snapshot<T: Task>() -> Result<(ModelSnapshot, Vec<Vec<f32>>)> {
-    let strategy = globals::strategy()?;
-    let models = strategy.run_on_all(|replica| globals::model_with::<T>(Weights::Ema, replica))?;
-    let model = models.into_iter().next().context("there is no replica")?;
-    let statistics = strategy.run_on_all(|_| ema::statistics())?;
-    let statistics = strategy.gather("the averages of replicas", statistics)?;
-    let snapshot = strategy.run_on_first(move |_| Ok(ModelSnapshot::new(model)))?;
-    Ok((snapshot, statistics))
 }

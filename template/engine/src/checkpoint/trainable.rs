@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::{
-    module::Module,
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
     optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord},
     store::ModuleRecord,
-    tensor::Bytes,
+    tensor::{Bytes, Tensor, TensorData},
 };
 use sha2::{Digest, Sha256};
 
@@ -17,6 +17,7 @@ use crate::{
         running_statistics, trains,
     },
     optim::ScheduledOptimizer,
+    replica::{is_cpu, read_data},
     task::TrainState,
 };
 
@@ -40,54 +41,54 @@ pub const EMA: ModelFiles = ModelFiles {
     statistics: "ema-statistics.bin",
 };
 
-/// A model in host memory, from which a thread beside the training makes a file of a checkpoint.
-pub struct ModelSnapshot {
-    record: ModuleRecord,
-    /// The values of the parameters, in the order of the model's fields.
-    values: Vec<Vec<f32>>,
+/// Values of which the bytes are hashed together.
+const HASHED_TOGETHER: usize = 1 << 14;
+
+/// The state of a training at the time of a save, from which a thread beside the training makes the files of a
+/// checkpoint.
+///
+/// On the CPU it shares its tensors with the training until [`separate`](Self::separate). They never change:
+/// an operation that would reuse the memory of a tensor copies it as long as there is another owner. Values on
+/// other devices are copied at once, as their memory may not suffice for two states. They are serialized, too: the
+/// bytes of a read may change with later ones (seen with CubeCL 0.11.3 and wgpu).
+pub struct Snapshot<M> {
+    model: ModelSnapshot<M>,
+    /// By the name of the optimizer.
+    optimizers: Vec<(&'static str, OptimizerSnapshot)>,
 }
 
-impl ModelSnapshot {
-    /// Of a model without autodiff, as only then are its running statistics up to date.
-    pub fn new(model: impl Module) -> Self {
-        let values = read_parameters(&model, |_, _| true).into_iter();
-        ModelSnapshot {
-            values: values.map(|(_, values)| values).collect(),
-            record: model.into_record(),
-        }
-    }
-
-    /// Adds the file of the model. Returns its fingerprint: the SHA-256 of the values of all parameters in 32
-    /// bits. The files of two equal trainings differ, as they contain the random parameter ids of Burn.
+impl<M: Module> Snapshot<M> {
+    /// The optimizers of `trainable`, and `model`, as for [`ModelSnapshot::new`].
     ///
     /// # Errors
-    /// The record of the model cannot be serialized.
-    pub fn insert_into(self, files: &mut Files, of: ModelFiles) -> Result<String> {
-        let fingerprint = hash(self.values);
-        let bytes = self.record.into_bytes()?;
-        files.insert(of.model.to_owned(), bytes.to_vec());
-        Ok(fingerprint)
-    }
-}
-
-/// A model and its optimizers in host memory.
-pub struct Snapshot {
-    model: ModelSnapshot,
-    /// By the name of the optimizer.
-    optimizers: Vec<(&'static str, OptimizerRecord, LrSchedulerRecord)>,
-}
-
-impl Snapshot {
-    /// The optimizers of `trainable`, and `model`, which is its model without autodiff.
-    pub fn new(model: impl Module, trainable: &mut impl TrainState) -> Self {
+    /// A record cannot be serialized.
+    pub fn new(model: M, trainable: &mut impl TrainState) -> Result<Self> {
+        let shares = is_cpu(&model.devices());
         let optimizers = trainable.optimizers_mut().into_iter();
-        let records = optimizers.map(|(name, optimizer)| {
-            let (state, schedule) = optimizer.to_records();
-            (name, state, schedule)
+        let optimizers = optimizers.map(|(name, optimizer)| {
+            let shared = OptimizerSnapshot::Shared(optimizer.clone());
+            match shares {
+                true => Ok((name, shared)),
+                false => Ok((name, shared.serialized()?)),
+            }
         });
+        Ok(Snapshot {
+            optimizers: optimizers.collect::<Result<_>>()?,
+            model: ModelSnapshot::new(model)?,
+        })
+    }
+
+    /// The same state in memory of its own, so that the training copies nothing. The sooner, the better: an
+    /// update meanwhile copies what is not yet separate.
+    #[must_use]
+    pub fn separate(self) -> Self {
+        let optimizers = self.optimizers.into_iter();
         Snapshot {
-            optimizers: records.collect(),
-            model: ModelSnapshot::new(model),
+            // First, as it releases each tensor that it has copied.
+            model: self.model.separate(),
+            optimizers: optimizers
+                .map(|(name, optimizer)| (name, optimizer.separate()))
+                .collect(),
         }
     }
 
@@ -98,21 +99,150 @@ impl Snapshot {
     pub fn into_files(self) -> Result<(Files, String)> {
         let mut files = Files::new();
         let fingerprint = self.model.insert_into(&mut files, MODEL)?;
-        for (name, state, schedule) in self.optimizers {
-            files.insert(optimizer_file(name), state.into_bytes()?.to_vec());
-            files.insert(schedule_file(name), schedule.into_bytes()?.to_vec());
+        for (name, optimizer) in self.optimizers {
+            let [state, schedule] = optimizer.into_bytes()?;
+            files.insert(optimizer_file(name), state);
+            files.insert(schedule_file(name), schedule);
         }
         Ok((files, fingerprint))
     }
 }
 
-/// SHA-256 of values, in hexadecimal digits.
-fn hash(values: Vec<Vec<f32>>) -> String {
-    let mut hash = Sha256::new();
-    for values in values {
-        hash.update(to_bytes(&values));
+/// A model of a [`Snapshot`].
+pub enum ModelSnapshot<M> {
+    /// On the CPU.
+    Tensors(M),
+    /// From other devices.
+    Copied {
+        /// The serialized record.
+        record: Vec<u8>,
+        /// The values of the parameters, in the order of the model's fields.
+        values: Vec<Vec<f32>>,
+    },
+}
+
+impl<M: Module> ModelSnapshot<M> {
+    /// Of a model without autodiff, which has running statistics of its own: only then are they up to date,
+    /// and stay so.
+    ///
+    /// # Errors
+    /// The record of the model cannot be serialized.
+    pub fn new(model: M) -> Result<Self> {
+        if is_cpu(&model.devices()) {
+            return Ok(ModelSnapshot::Tensors(model));
+        }
+        let values = read_parameters(&model, |_, _| true).into_iter();
+        Ok(ModelSnapshot::Copied {
+            values: values.map(|(_, values)| values).collect(),
+            record: to_vec(model.into_record().into_bytes()?),
+        })
     }
-    hex(hash)
+
+    /// As [`Snapshot::separate`].
+    #[must_use]
+    pub fn separate(self) -> Self {
+        match self {
+            ModelSnapshot::Tensors(model) => ModelSnapshot::Tensors(model.map(&mut Separate)),
+            copied @ ModelSnapshot::Copied { .. } => copied,
+        }
+    }
+
+    /// Adds the file of the model. Returns its fingerprint: the SHA-256 of the values of all parameters in 32
+    /// bits. The files of two equal trainings differ, as they contain the random parameter ids of Burn.
+    ///
+    /// # Errors
+    /// The record of the model cannot be serialized.
+    pub fn insert_into(self, files: &mut Files, of: ModelFiles) -> Result<String> {
+        let mut hash = Fingerprint::default();
+        let record = match self {
+            ModelSnapshot::Tensors(model) => {
+                model.visit(&mut hash);
+                to_vec(model.into_record().into_bytes()?)
+            }
+            ModelSnapshot::Copied { record, values } => {
+                values.iter().for_each(|values| hash.add(values));
+                record
+            }
+        };
+        files.insert(of.model.to_owned(), record);
+        Ok(hex(hash.0))
+    }
+}
+
+/// An optimizer of a [`Snapshot`].
+enum OptimizerSnapshot {
+    /// With the tensors of the training.
+    Shared(ScheduledOptimizer),
+    Copied(OptimizerRecord, LrSchedulerRecord),
+    /// The files of state and schedule.
+    Serialized([Vec<u8>; 2]),
+}
+
+impl OptimizerSnapshot {
+    fn separate(self) -> Self {
+        match self {
+            OptimizerSnapshot::Shared(optimizer) => {
+                let (state, schedule) = optimizer.to_records();
+                OptimizerSnapshot::Copied(state, schedule)
+            }
+            separate => separate,
+        }
+    }
+
+    fn serialized(self) -> Result<Self> {
+        self.into_bytes().map(OptimizerSnapshot::Serialized)
+    }
+
+    /// The files of state and schedule.
+    fn into_bytes(self) -> Result<[Vec<u8>; 2]> {
+        let (state, schedule) = match self {
+            OptimizerSnapshot::Shared(optimizer) => optimizer.to_records(),
+            OptimizerSnapshot::Copied(state, schedule) => (state, schedule),
+            OptimizerSnapshot::Serialized(files) => return Ok(files),
+        };
+        Ok([to_vec(state.into_bytes()?), to_vec(schedule.into_bytes()?)])
+    }
+}
+
+/// Copies the memory of each parameter on the CPU, unless it has no other owner any more.
+struct Separate;
+
+impl ModuleMapper for Separate {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| {
+            let (device, dtype) = (tensor.device(), tensor.dtype());
+            Tensor::from_data(on_cpu(tensor), (&device, dtype))
+        })
+    }
+}
+
+/// The SHA-256 of the values of all visited parameters.
+#[derive(Default)]
+struct Fingerprint(Sha256);
+
+impl Fingerprint {
+    fn add(&mut self, values: &[f32]) {
+        // In parts, as another copy of a large tensor would count.
+        for part in values.chunks(HASHED_TOGETHER) {
+            self.0.update(to_bytes(part));
+        }
+    }
+}
+
+impl ModuleVisitor for Fingerprint {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let values = on_cpu(param.val()).convert::<f32>();
+        self.add(values.as_slice().expect("values of f32"));
+    }
+}
+
+fn on_cpu<const D: usize>(tensor: Tensor<D>) -> TensorData {
+    read_data(tensor).expect("a tensor on the CPU can be read")
+}
+
+/// The same bytes, without a copy if they allow it.
+fn to_vec(bytes: Bytes) -> Vec<u8> {
+    bytes.try_into_vec().unwrap_or_else(|bytes| bytes.to_vec())
 }
 
 /// Checks that all trainable parameters are finite, as a checkpoint of others is useless.
@@ -158,7 +288,7 @@ pub fn model_bytes(files: &Files, of: ModelFiles) -> Result<&[u8]> {
 /// The record of the model cannot be serialized.
 pub fn model_files(model: impl Module) -> Result<Files> {
     let mut files = Files::new();
-    ModelSnapshot::new(model).insert_into(&mut files, MODEL)?;
+    ModelSnapshot::new(model)?.insert_into(&mut files, MODEL)?;
     Ok(files)
 }
 
@@ -292,6 +422,49 @@ mod tests {
         let [saved, loaded] = [saved.hidden.weight, loaded.hidden.weight];
         assert_eq!(saved.id, loaded.id);
         assert_eq!(saved.val().into_data(), loaded.val().into_data());
+    }
+
+    #[test]
+    fn a_snapshot_from_a_gpu_gives_the_same_file_and_fingerprint() {
+        let model = layers(3);
+        let values = read_parameters(&model, |_, _| true).into_iter();
+        let copied = ModelSnapshot::<Layers>::Copied {
+            values: values.map(|(_, values)| values).collect(),
+            record: to_vec(model.clone().into_record().into_bytes().unwrap()),
+        };
+        let shared = ModelSnapshot::new(model).unwrap();
+        assert!(matches!(shared, ModelSnapshot::Tensors(_)));
+        let [of_shared, of_copied] = [shared.separate(), copied.separate()].map(|snapshot| {
+            let mut files = Files::new();
+            let fingerprint = snapshot.insert_into(&mut files, MODEL).unwrap();
+            (fingerprint, files)
+        });
+        assert_eq!(of_shared, of_copied);
+    }
+
+    /// The place in memory of the values of a parameter.
+    #[cfg(feature = "cpu-layers")]
+    fn address(snapshot: &ModelSnapshot<Layers>) -> *const f32 {
+        let ModelSnapshot::Tensors(model) = snapshot else {
+            panic!("it is copied")
+        };
+        let weight = model.hidden.weight.val();
+        let weight = weight.try_into_primitive::<burn::backend::Flex>().unwrap();
+        weight.storage::<f32>().as_ptr()
+    }
+
+    #[test]
+    #[cfg(feature = "cpu-layers")]
+    fn a_snapshot_copies_only_what_the_training_still_has_and_only_once_separate() {
+        let model = layers(3);
+        let snapshot = ModelSnapshot::new(model.clone()).unwrap();
+        let shared = address(&snapshot);
+        assert_eq!(address(&ModelSnapshot::new(model.clone()).unwrap()), shared);
+        let separate = snapshot.separate();
+        assert_ne!(address(&separate), shared);
+        let copy = address(&separate);
+        assert_eq!(address(&separate.separate()), copy, "of no other owner");
+        drop(model);
     }
 
     #[test]

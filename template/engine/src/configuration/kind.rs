@@ -4,7 +4,7 @@ use std::{any::TypeId, ffi::OsString, path::PathBuf};
 
 use clap::{Arg, ArgAction};
 
-/// What an option takes in a configuration file.
+/// Type of the value of an option in a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A flag without a value on the command line: `true` or `false`.

@@ -226,7 +226,7 @@ fn ensure_no_flag_is_set_and_unset(
     })
 }
 
-/// Whether an option or its negation is on the command line or in the environment.
+/// True if an option or its negation is on the command line or in the environment.
 pub(crate) fn is_given(matches: &ArgMatches, id: &str) -> bool {
     let is_given = |id: &str| {
         // An unknown id would panic.

@@ -153,7 +153,7 @@ mod tests {
         Arc::new(Numbers { len, is_ordered })
     }
 
-    /// What is trained on in two epochs and validated on, with 1,000 added by the augmentation; and the
+    /// Examples of two epochs of training and of the validation, with 1,000 added by the augmentation; and the
     /// notes.
     #[derive(Debug, Default)]
     struct Seen {

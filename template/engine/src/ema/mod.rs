@@ -119,6 +119,7 @@ pub fn start<T: Task>(config: EmaConfig) -> Result<()> {
 
 /// Starts an average on this replica.
 pub(crate) fn start_from(config: EmaConfig, average: Average) {
+    globals::note_change();
     STATE.set(Some(State {
         config,
         average,

@@ -25,7 +25,7 @@ pub struct Observed {
     pub(super) backward: f64,
 }
 
-/// What a layer does to its input.
+/// Operation of a layer on its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Each of `rows` vectors is multiplied by a matrix, to `outputs` values.

@@ -32,9 +32,13 @@ const LONG: Duration = Duration::from_secs(10);
 /// A first step that comes sooner needs no message, unless kernels were compiled.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What takes long.
+/// Explanation of a slow first step.
 const TUNING: &str = "several kernels for each operation are compiled and timed, once on this machine; without \
                       the feature `autotune` (Cargo.toml), training starts sooner, and steps are slower";
+
+/// The price of a first step within seconds.
+const UNTUNED: &str = "kernels are not tuned for this GPU; for long trainings, build with `--features autotune`: the \
+                       first start takes minutes, once on this machine, and steps of large models are faster";
 
 /// Dropped at the end of the first step, which wakes the thread that writes messages.
 static AWAITED: Mutex<Option<Sender<()>>> = Mutex::new(None);
@@ -117,6 +121,9 @@ impl Messages {
         drop(observation);
         if let Some(message) = self.conclusion() {
             terminal::warn(message);
+            if !cfg!(feature = "autotune") && self.before == Kept::default() {
+                terminal::warn(UNTUNED);
+            }
         }
     }
 
@@ -163,7 +170,7 @@ impl Messages {
     }
 }
 
-/// What is done, `took` after the start, on a machine that had the kernels `before`.
+/// Progress, `took` after the start, on a machine that had the kernels `before`.
 fn progress(device: &str, before: Kept, added: Kept, took: Duration) -> String {
     let seconds = took.as_secs();
     let is_first = before == Kept::default();

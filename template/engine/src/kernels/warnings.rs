@@ -9,7 +9,7 @@ use std::{
 /// Bytes written to see whether the folder has room, about those of the kernels of a small model.
 const PROBE: usize = 1 << 20;
 
-/// What helps if kernels cannot be kept.
+/// Advice if kernels cannot be kept.
 const ADVICE: &str =
     "make room there or allow to write there, or choose another folder with --kernel-cache";
 
@@ -29,7 +29,7 @@ pub fn probe(file: &Path) -> io::Result<()> {
     probe.sync_data()
 }
 
-/// That new kernels are not added to `file`.
+/// Warning: new kernels are not added to `file`.
 pub fn not_kept(file: &Path, error: &io::Error) -> String {
     format!(
         "warning: new kernels cannot be kept in {} ({error}), and are compiled at each start: {ADVICE}",
@@ -37,7 +37,7 @@ pub fn not_kept(file: &Path, error: &io::Error) -> String {
     )
 }
 
-/// That `failed` of `all` entries of a bundle are not added to `file`.
+/// Warning: `failed` of `all` entries of a bundle are not added to `file`.
 pub fn not_copied(failed: usize, all: usize, bundle: &Path, file: &Path) -> String {
     format!(
         "warning: {failed} of {all} kernels in {} (--kernels) cannot be copied to {}, and those that are not \
@@ -47,7 +47,7 @@ pub fn not_copied(failed: usize, all: usize, bundle: &Path, file: &Path) -> Stri
     )
 }
 
-/// What a bundle says of its origin.
+/// The origin of a bundle.
 pub struct Made<'m> {
     /// The names of the GPUs.
     pub on: &'m [&'m str],

@@ -17,7 +17,7 @@ use burn::{
 
 use crate::{
     options::Serve,
-    replica::{chosen_devices, visible_devices},
+    replica::{chosen_devices, open_devices, visible_devices},
     report::terminal,
     run_record::package,
     workers::{Alone, exit_at_once},
@@ -125,6 +125,7 @@ pub fn serve(options: &Serve, indices: Option<&[usize]>) -> Result<()> {
     let listener = TcpListener::bind(&options.address).with_context(cannot)?;
     let address = listener.local_addr().with_context(cannot)?;
     let devices = chosen_devices(visible_devices(), indices, &Alone::default())?;
+    open_devices(&devices)?;
     terminal::print(format_args!(
         "serves {} device(s) on {address}",
         devices.len()

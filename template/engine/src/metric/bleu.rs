@@ -118,7 +118,7 @@ impl Bleu {
     }
 }
 
-/// How often each sequence of `order` tokens occurs.
+/// Number of occurrences of each sequence of `order` tokens.
 fn n_grams<T: Eq + Hash>(tokens: &[T], order: usize) -> HashMap<&[T], usize> {
     let mut counts = HashMap::new();
     for n_gram in tokens.windows(order) {
@@ -127,7 +127,7 @@ fn n_grams<T: Eq + Hash>(tokens: &[T], order: usize) -> HashMap<&[T], usize> {
     counts
 }
 
-/// How many of the n-grams occur in the references, each at most as often as in one of them.
+/// Number of n-grams that occur in the references, each at most as often as in one of them.
 fn matches<T: Eq + Hash>(
     n_grams: &HashMap<&[T], usize>,
     references: &[&[T]],

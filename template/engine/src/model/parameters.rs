@@ -9,7 +9,10 @@ use burn::{
 };
 
 use super::frozen::is_frozen;
-use crate::{bytes::to_bytes, replica::read_all};
+use crate::{
+    bytes::to_bytes,
+    replica::{is_cpu, read_all},
+};
 
 /// The path and values of each trainable parameter, in the order of
 /// [`FlatGradients::iter`](crate::optim::FlatGradients::iter), in one read.
@@ -75,6 +78,10 @@ impl<F: Fn(ParamId, bool) -> bool> Choose for F {
 /// # Errors
 /// A device failed.
 fn read_chosen<M: Module>(model: &M, choice: impl Choose) -> Result<Vec<(String, Vec<f32>)>> {
+    read(find(model, choice))
+}
+
+fn find<M: Module, C: Choose>(model: &M, choice: C) -> Find<C> {
     let mut found = Find {
         choice,
         path: Vec::new(),
@@ -82,6 +89,10 @@ fn read_chosen<M: Module>(model: &M, choice: impl Choose) -> Result<Vec<(String,
         values: Vec::new(),
     };
     model.visit(&mut found);
+    found
+}
+
+fn read<C>(found: Find<C>) -> Result<Vec<(String, Vec<f32>)>> {
     let values = read_all(found.values)?;
     Ok(found.paths.into_iter().zip(values).collect())
 }
@@ -94,12 +105,31 @@ pub(crate) fn first_non_finite<M: Module>(
     model: &M,
     choice: impl Choose,
 ) -> Result<Option<(String, f32)>> {
-    let tensors = read_chosen(model, choice)?;
+    let found = find(model, choice);
+    if sums_are_finite(&found.values)? {
+        return Ok(None);
+    }
     let first = |(path, values): (String, Vec<f32>)| {
         let value = values.into_iter().find(|value| !value.is_finite())?;
         Some((path, value))
     };
-    Ok(tensors.into_iter().find_map(first))
+    Ok(read(found)?.into_iter().find_map(first))
+}
+
+/// True if tensors on the CPU have finite sums, and so finite values. A sum reads memory once, where a read of
+/// the values copies it. A sum of finite values may overflow.
+fn sums_are_finite(tensors: &[Tensor<1>]) -> Result<bool> {
+    let plain = |tensor: &Tensor<1>| match tensor.device().is_autodiff() {
+        true => tensor.clone().inner(),
+        false => tensor.clone(),
+    };
+    let plain: Vec<_> = tensors.iter().map(plain).collect();
+    // On a GPU, it would be a read more.
+    if !plain.iter().all(|tensor| is_cpu(&[tensor.device()])) {
+        return Ok(false);
+    }
+    let sums = read_all(plain.into_iter().map(Tensor::sum).collect())?;
+    Ok(sums.iter().flatten().all(|sum| sum.is_finite()))
 }
 
 /// The choice of parameters that train.
@@ -213,5 +243,26 @@ mod tests {
             error.to_string(),
             "4 values came for the 3 parameters of the model"
         );
+    }
+
+    #[test]
+    fn the_first_value_that_is_not_finite_is_found() {
+        let device = Device::flex().autodiff();
+        let layer = |values: [f32; 3]| -> Linear {
+            load_parameters(LinearConfig::new(2, 1).init(&device), &values).unwrap()
+        };
+        let found = |values| first_non_finite(&layer(values), trains).unwrap();
+        assert_eq!(found([0.0, -1.0, 2.0]), None);
+        assert_eq!(found([f32::MAX, f32::MAX, 0.0]), None, "of an infinite sum");
+        let path = |path: &str, value| Some((path.to_owned(), value));
+        assert_eq!(
+            found([0.0, f32::INFINITY, 1.0]),
+            path("weight", f32::INFINITY)
+        );
+        let infinity = f32::NEG_INFINITY;
+        assert_eq!(found([0.0, 1.0, infinity]), path("bias", infinity));
+        assert!(found([f32::NAN, 1.0, 1.0]).unwrap().1.is_nan());
+        let opposite = [f32::INFINITY, f32::NEG_INFINITY, 1.0];
+        assert_eq!(found(opposite), path("weight", f32::INFINITY));
     }
 }

@@ -107,7 +107,7 @@ struct Norm {
     squares: Option<Box<Tensor<1>>>,
 }
 
-/// How a norm that is read some updates late is checked.
+/// Check of a gradient norm, which is read some updates late.
 pub(crate) struct NormCheck {
     policy: NonFinite,
     /// Path and bucket of each parameter.

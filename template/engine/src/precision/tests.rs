@@ -166,7 +166,7 @@ fn shards_sum_to_the_gradients_of_the_batch() {
         largest.push(differences.fold(0.0, f32::max));
     }
     println!("relative differences of 3 shards: {largest:?}");
-    // Where the engine has no kernel, as for the transposed convolution, the gradient of a weight is rounded to
+    // Without a kernel of the engine, as for the transposed convolution, the gradient of a weight is rounded to
     // 16 bits on each replica: by up to 2^-9 and 2^-12.
     assert!(largest[0] < 1e-5 && largest[1] < 4e-3 && largest[2] < 6e-4);
 }

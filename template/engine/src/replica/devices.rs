@@ -182,12 +182,21 @@ fn describe(visible: &[Device]) -> String {
                          `--features cuda` adds GPUs"
             .to_owned(),
         (true, false) => format!(
-            "this program is built for {}, and no such GPU was found: `kiln doctor` says whether its \
+            "this program is built for {}, and no such GPU was found{}: `kiln doctor` says whether its \
              driver is installed and fits; see CUDA_VISIBLE_DEVICES, too. The CPU is device 0",
-            built.join(", ")
+            built.join(", "),
+            why_none()
         ),
         (false, _) => format!("devices are counted from 0 to {}", visible.len() - 1),
     }
+}
+
+/// The reason in parentheses, where the driver can be asked.
+fn why_none() -> String {
+    #[cfg(feature = "cuda")]
+    return format!(" ({})", super::no_cuda::reason());
+    #[cfg(not(feature = "cuda"))]
+    String::new()
 }
 
 #[cfg(test)]

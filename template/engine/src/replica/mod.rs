@@ -1,6 +1,9 @@
 //! Replicas: their threads, their state, and the context in which their steps run.
 
 mod devices;
+#[cfg(feature = "cuda")]
+mod no_cuda;
+mod open;
 mod per_replica;
 mod read;
 
@@ -36,6 +39,7 @@ use crate::{
 };
 
 pub use devices::{chosen_devices, is_cpu, visible_devices};
+pub(crate) use open::open_devices;
 pub use per_replica::PerReplica;
 pub use read::{read_all, read_data, reads};
 pub(crate) use read::{set_updates_between_reads, updates_between_reads};
@@ -455,7 +459,7 @@ impl ReplicaThreads {
         all / self.jobs.len() as u32
     }
 
-    /// What the replicas trained on since the last call.
+    /// Examples and tokens that the replicas trained on since the last call.
     pub fn take_counted(&self) -> Counted {
         let [examples, tokens] = &*self.trained;
         let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed) as usize;

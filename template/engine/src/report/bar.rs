@@ -34,7 +34,7 @@ pub struct Bar {
     message: Arc<Mutex<Vec<(Rank, String)>>>,
 }
 
-/// How far a pass over a split is.
+/// Progress of a pass over a split.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     prefix: &'a str,

@@ -49,6 +49,9 @@ pub(super) struct Line<'a> {
     pub seconds: f64,
     /// The part of `seconds` spent waiting for batches or reading examples, averaged over replicas.
     pub data_seconds: f64,
+    /// The time that training waited for checkpoints since the line before of the same split; `None` for other
+    /// splits.
+    pub checkpoint_seconds: Option<f64>,
     /// The throughput, with `--throughput`.
     pub rates: Option<&'a Rates>,
 }
@@ -72,6 +75,9 @@ pub(super) fn append(log: &Path, line: &Line) -> Result<()> {
     }
     object.insert("seconds".into(), json!(line.seconds));
     object.insert("data_seconds".into(), json!(line.data_seconds));
+    if let Some(seconds) = line.checkpoint_seconds {
+        object.insert("checkpoint_seconds".into(), json!(seconds));
+    }
     if let Some(rates) = line.rates {
         rates.write(&mut object);
     }

@@ -9,7 +9,7 @@ use burn::tensor::Device;
 pub struct Memory {
     /// Resident set size of the process, on Linux only; GPU memory is not included.
     pub process: Option<u64>,
-    /// That of the GPU of this process with the most; `None` on the CPU, and for devices of other machines.
+    /// Memory of the GPU of this process that uses most; `None` on the CPU, and for devices of other machines.
     pub device: Option<DeviceMemory>,
 }
 

@@ -15,7 +15,7 @@ mod throughput;
 pub(crate) mod whole_file;
 
 use std::{
-    fs, io,
+    fs, io, mem,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -75,6 +75,8 @@ pub struct Report {
     profile: Option<(usize, u64)>,
     epochs: usize,
     current: Option<Current>,
+    /// The time that training waited for checkpoints since its last line in the log.
+    checkpoint_wait: Duration,
     /// The training's part of the line of the epoch.
     line: Vec<String>,
 }
@@ -89,7 +91,7 @@ struct Current {
     waited: Duration,
     /// Examples in updates, over all replicas of all processes.
     examples: usize,
-    /// What replicas of this process trained on.
+    /// Examples and tokens that the replicas of this process trained on.
     counted: Counted,
     /// Whether averaged weights are evaluated.
     averaged: bool,
@@ -142,6 +144,7 @@ impl Report {
             profile: (options.profile && speaks).then_some((0, 0)),
             epochs: options.epochs,
             current: None,
+            checkpoint_wait: Duration::ZERO,
             line: Vec::new(),
         })
     }
@@ -405,6 +408,11 @@ impl Report {
         batch
     }
 
+    /// Adds to the time that training waited for checkpoints.
+    pub fn add_checkpoint_wait(&mut self, waited: Duration) {
+        self.checkpoint_wait += waited;
+    }
+
     fn add_wait(&mut self, waited: Duration) {
         if let Some(current) = &mut self.current {
             current.waited += waited;
@@ -496,6 +504,8 @@ impl Report {
             metrics,
             seconds,
             data_seconds: waited,
+            checkpoint_seconds: (current.split == Split::Train)
+                .then(|| mem::take(&mut self.checkpoint_wait).as_secs_f64()),
             rates: rates.as_ref(),
         };
         if self.lock.is_some() {
@@ -583,7 +593,7 @@ impl Report {
     }
 }
 
-/// Whether writing failed for lack of permission or on a read-only file system.
+/// True if writing failed for lack of permission or on a read-only file system.
 fn is_read_only(error: &Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| {

@@ -19,7 +19,7 @@ use crate::{
     kernels,
     options::{Format, Infer, Options},
     precision,
-    replica::visible_devices,
+    replica::{open_devices, visible_devices},
     task::Task,
 };
 
@@ -43,6 +43,7 @@ pub fn infer<T: Task, P: Serialize>(
 ) -> Result<()> {
     kernels::keep(options)?;
     let device = visible_devices().remove(0);
+    open_devices(slice::from_ref(&device))?;
     precision::begin_inference(options, &device)?;
     kernels::await_first_step(slice::from_ref(&device), true)?;
     let checkpoint = Checkpoints::new::<T>(options).find(&infer.checkpoint)?;

@@ -36,17 +36,20 @@ pub enum Phase {
     AllReduce,
     /// The optimizer step.
     Update,
+    /// Saving checkpoints: the time that training waits to hand its state over, and for the checkpoint before.
+    Checkpoint,
     /// Any other phase.
     Other,
 }
 
 impl Phase {
-    const ALL: [Phase; 6] = [
+    const ALL: [Phase; 7] = [
         Phase::Data,
         Phase::Forward,
         Phase::Backward,
         Phase::AllReduce,
         Phase::Update,
+        Phase::Checkpoint,
         Phase::Other,
     ];
 
@@ -57,6 +60,7 @@ impl Phase {
             Phase::Backward => "backward",
             Phase::AllReduce => "all-reduce",
             Phase::Update => "update",
+            Phase::Checkpoint => "checkpoint",
             Phase::Other => "other",
         }
     }

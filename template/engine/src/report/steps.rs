@@ -150,9 +150,10 @@ impl Line {
             line.extend(fixed);
         }
         self.rates.write(&mut line);
-        line.insert("memory".into(), json!(self.memory.process));
         let memory = self.memory.named();
         line.extend(memory.map(|(name, bytes)| (name.into(), json!(bytes))));
+        // Unlike that of GPUs, the memory of the process is in each line, as null if it is unknown.
+        line.entry("memory").or_insert(Value::Null);
         Value::Object(line)
     }
 

@@ -19,7 +19,7 @@ use crate::{
 /// Layers to name in the message about those that are not counted.
 const NAMED: usize = 4;
 
-/// What `--throughput` adds to a report.
+/// Throughput and utilisation, for `--throughput`.
 #[derive(Debug, Default)]
 pub(super) struct Throughput {
     is_on: bool,
@@ -34,7 +34,7 @@ pub(super) struct Throughput {
 pub(super) struct Work {
     /// Examples over all replicas of all processes.
     pub examples: usize,
-    /// What the replicas of this process trained on.
+    /// Examples and tokens that the replicas of this process trained on.
     pub counted: Counted,
     pub time: Duration,
     /// The part of `time` spent waiting for batches or reading examples, averaged over replicas.
@@ -233,7 +233,8 @@ impl Report {
             current.counted += counted;
         }
         if self.speaks && self.throughput.is_on && self.throughput.flops.is_none() {
-            let counted = strategy.run_on_first(|_| Ok(flops::take()))?;
+            // Not by the strategy: that is an operation of all processes, and only the chief reports.
+            let counted = replicas.run_on_first(|_| Ok(flops::take()))?;
             counted.into_iter().for_each(|flops| self.set_flops(flops));
         }
         Ok(())

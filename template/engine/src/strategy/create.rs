@@ -15,6 +15,7 @@ use crate::{
     kernels,
     options::{Options, StrategyKind},
     precision::{self, Half},
+    replica::open_devices,
     run_record::settings_of_job,
     task::Task,
     training::update::update_parameters,
@@ -37,6 +38,7 @@ pub fn create_strategy<T: Task>(
     let half = Cell::new(None);
     let create_devices = |options: &Options, workers: &dyn Workers| {
         let devices = create_devices(options, workers)?;
+        open_devices(&devices)?;
         half.set(precision::of_job(options.precision, &devices, workers)?);
         kernels::await_first_step(&devices, workers.is_chief())?;
         anyhow::Ok(devices)

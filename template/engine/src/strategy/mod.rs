@@ -252,7 +252,7 @@ impl dyn Strategy {
     /// The result of `read` on the chief, for all processes, so that they need no shared file system.
     ///
     /// # Errors
-    /// That of `read` on the chief, or a process is lost.
+    /// The error of `read` on the chief, or a process is lost.
     pub fn read_by_chief<T: Serialize + DeserializeOwned>(
         &self,
         what: &'static str,

@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// SIGTERM, for runs of a sweep that fails.
 const TERMINATE: i32 = 15;
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "status", content = "reason")]
 pub(super) enum Outcome {

@@ -33,7 +33,7 @@ const OUTPUT: &str = "sweeps";
 /// Maximum number of processes at a time.
 const MOST_PARALLEL: i64 = 64;
 
-/// What the file of a sweep says.
+/// Contents of the file of a sweep.
 #[derive(Debug)]
 pub(super) struct Definition {
     /// The folder of the sweep.

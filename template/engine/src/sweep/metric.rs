@@ -83,7 +83,7 @@ impl Metric {
         format!("{}.{}", self.split.name(), self.name)
     }
 
-    /// What the run in `folder` has reached so far; `None` before the end of the split's first epoch.
+    /// Best value and trained epochs so far of the run in `folder`; `None` before the end of the split's first epoch.
     ///
     /// # Errors
     /// The log is damaged or cannot be read, or the split has other metrics.

@@ -50,7 +50,7 @@ pub(super) struct Plan {
     record: Record,
 }
 
-/// What a sweep consists of, in its folder.
+/// Record of a sweep, in its folder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Record {
     program: String,
@@ -184,7 +184,7 @@ impl Plan {
 }
 
 impl Record {
-    /// What differs from an earlier record, except for further runs.
+    /// Differences from an earlier record, except for further runs.
     fn differences(&self, earlier: &Record) -> Vec<String> {
         let mut lines = Vec::new();
         if self.program != earlier.program {

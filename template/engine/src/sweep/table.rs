@@ -27,7 +27,7 @@ pub(super) struct Row {
     pub status: Status,
 }
 
-/// How far a run is.
+/// Status of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Finished,
@@ -62,7 +62,7 @@ pub(super) fn rows(plan: &Plan, metric: &Metric, folder: &Path) -> Vec<Row> {
         let (reached, status) = match read(metric, &folder) {
             Ok((reached, Some(Outcome::Finished))) => (reached, Status::Finished),
             Ok((reached, Some(Outcome::Failed(reason)))) => (reached, Status::Failed(reason)),
-            // What is reached so far differs from start to start.
+            // Partial results are left out: they differ from start to start.
             Ok((_, None)) => (None, Status::Waiting),
             Err(error) => (None, Status::Failed(format!("{error:#}"))),
         };

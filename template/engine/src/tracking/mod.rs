@@ -115,7 +115,7 @@ pub struct StartedRun<'a> {
     pub first_step: usize,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedRun {
     /// Success, error or signal.

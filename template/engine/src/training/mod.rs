@@ -5,7 +5,7 @@ mod evaluation;
 mod stopping;
 pub(crate) mod update;
 
-use std::mem;
+use std::{mem, time::Instant};
 
 use anyhow::{Context, Result};
 use indexmap::IndexMap;
@@ -394,6 +394,7 @@ impl<'a, T: Task> Training<'a, T> {
 
     fn save(&mut self, validation: IndexMap<String, f64>) -> Result<()> {
         let examples = self.datasets.train.dataset().len();
+        let began = Instant::now();
         self.checkpoints.begin_save::<T>(
             &mut self.writer,
             self.options,
@@ -402,6 +403,7 @@ impl<'a, T: Task> Training<'a, T> {
             validation,
             self.stopping.state(),
         )?;
+        self.report.add_checkpoint_wait(began.elapsed());
         self.saved = Some(self.progress.step);
         Ok(())
     }

@@ -149,7 +149,7 @@ fn is_of_burn(path: &Path) -> Result<bool> {
     Ok(header["__metadata__"]["producer"] == "burn")
 }
 
-/// What a file is that begins with `start` and has no weights.
+/// Kind of a file without weights, from its first bytes.
 fn unknown(start: &[u8]) -> &'static str {
     // The last character may be cut.
     let text = match str::from_utf8(start) {

@@ -19,7 +19,7 @@ use crate::similar::nearest;
 /// Names in a list of a message.
 const LISTED: usize = 10;
 
-/// What of a file fits a model.
+/// Comparison of the tensors of a file with the weights of a model.
 #[derive(Debug, Default)]
 pub struct Fit {
     /// Names of the weights that were loaded.

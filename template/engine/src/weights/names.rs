@@ -27,7 +27,7 @@ pub const NORMALISATION: [(&str, &str); 2] = [("gamma", "weight"), ("beta", "bia
 /// Tensors with the names of the model, as far as they are known.
 pub struct Renamed {
     pub tensors: Vec<Tensor>,
-    /// What was done to the names, for messages.
+    /// Changes of the names, for messages.
     pub notes: Vec<String>,
 }
 

@@ -29,7 +29,7 @@ pub(super) trait Words {
 /// Sums `values` over all processes into `sum`, of the same length; bitwise equal on all. Each process sums one part,
 /// of values rounded to bfloat16, in float32 in the order of ranks, and sends the sum, rounded again, to all.
 ///
-/// That is a reduce-scatter and an all-gather, as of a ring all-reduce: each process sends `2 * (N - 1) / N` times
+/// A reduce-scatter and an all-gather, as of a ring all-reduce: each process sends `2 * (N - 1) / N` times
 /// two bytes per value.
 ///
 /// Source: `reduce_scatter_with_fp32_accumulation` of Megatron-Core.

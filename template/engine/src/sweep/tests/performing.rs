@@ -59,7 +59,7 @@ impl Shell {
         fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
-    /// How often each run was begun.
+    /// Number of starts of each run.
     fn begun(&self) -> [usize; 3] {
         [1, 2, 3].map(|run| self.text(&format!("runs/000{run}/begun")).lines().count())
     }

@@ -45,7 +45,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// That of a run in MLflow's trash, which takes no metrics.
+    /// Failure for a run in MLflow's trash, which takes no metrics.
     pub fn deleted(run: &str) -> Self {
         Failure::Refused {
             status: StatusCode::GONE,
@@ -69,7 +69,7 @@ impl Failure {
         matches!(self, Failure::Refused { code: own, .. } if own == code)
     }
 
-    /// What the user can do about it.
+    /// Advice for the user.
     fn advice(&self) -> String {
         let Failure::Refused { status, code, .. } = self else {
             return "is it running, and is the address right? `mlflow server` starts one"

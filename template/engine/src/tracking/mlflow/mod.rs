@@ -341,16 +341,9 @@ fn keep_points(unsent: &Path, run: &StartedRun<'_>) -> io::Result<HashMap<String
 
 /// The command that resumes the run of a command line, in the words of a shell.
 fn resume_command(words: &[String]) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
-    let quoted = words.iter().map(
-        |word| match !word.is_empty() && word.chars().all(is_plain) {
-            true => word.clone(),
-            false => format!("'{}'", word.replace('\'', r"'\''")),
-        },
-    );
     let is_resumed = words.iter().any(|word| word == "--resume");
-    let resume = (!is_resumed).then(|| "--resume".to_owned());
-    quoted.chain(resume).collect::<Vec<_>>().join(" ")
+    let resume = (!is_resumed).then_some("--resume");
+    shell_words::join(words.iter().map(String::as_str).chain(resume))
 }
 
 /// The tags of a run, of which MLflow shows some by their names.

@@ -15,7 +15,7 @@ use crate::{
     training::Callbacks,
 };
 
-/// How the server treats requests.
+/// Responses of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Normal,
