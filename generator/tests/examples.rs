@@ -62,7 +62,7 @@ fn an_example_is_the_template_with_its_files_and_nothing_left_to_do() {
     }
 }
 
-/// What the files of an example are laid over.
+/// The base of an example: the files that its own are laid over.
 fn based<'t>(template: &'t Template, example: &Example) -> Rendered<'t> {
     let name = Name::parse("my-model").unwrap();
     let answers = Answers::complete(template, name, example.values().clone()).unwrap();

@@ -243,13 +243,16 @@ pub fn assert_close(left: &[f64], right: &[f64], what: &str) {
 #[track_caller]
 pub fn assert_near(left: &[f64], right: &[f64], tolerance: f64, what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
-    let differences = left
-        .iter()
-        .zip(right)
-        .map(|(left, right)| (left - right).abs());
-    let largest = differences.fold(0.0, f64::max);
+    let largest = largest_difference(left, right);
     assert!(largest < tolerance, "{what}: {largest:e}");
     println!("{what}: {largest:e}");
+}
+
+/// The largest difference between values at the same place.
+pub fn largest_difference(left: &[f64], right: &[f64]) -> f64 {
+    let pairs = left.iter().zip(right);
+    let differences = pairs.map(|(left, right)| (left - right).abs());
+    differences.fold(0.0, f64::max)
 }
 
 /// Waits until the second epoch of a training that writes into `runs` starts.

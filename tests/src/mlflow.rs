@@ -1,4 +1,4 @@
-//! A server that takes what trainings send to MLflow. `tests/mlflow.rs` has a real one.
+//! A server for the requests of trainings to MLflow. `tests/mlflow.rs` has a real one.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// What a training sent.
+/// The metrics and the status that a training sent.
 #[derive(Clone, Default, Debug)]
 pub struct Run {
     /// The name and step of each point, in the order of arrival.

@@ -21,7 +21,9 @@ use tempfile::TempDir;
 use crate::{
     Entry, NAME, combinations, mpi, read_tree, repository,
     running::{self, BUILD},
-    shared_target, template_folder, write,
+    shared_target, template_folder,
+    without_llvm::AS_FOR_DOCUMENTATION,
+    write,
 };
 
 /// The hardware options other than the CPU.
@@ -282,8 +284,8 @@ impl Project {
         let burn = HARDWARE.map(|kind| format!("burn/{kind}")).join(",");
         let features = format!("{features},{burn},{SHARED_IN_CHECKS}");
         let arguments = [command, &["--features", &features], rest].concat();
-        // A dependency of Burn would download LLVM to link with; only its build script reads this variable.
-        self.cargo_with(&arguments, &[("DOCS_RS", "1")]);
+        // A dependency of Burn would download LLVM to link with.
+        self.cargo_with(&arguments, &[AS_FOR_DOCUMENTATION]);
     }
 
     /// Builds the project in release, and the examples of `tests/fixtures` that use it; returns the folder

@@ -14,11 +14,13 @@ use serde_json::Value;
 
 use crate::{
     rendered::{Project, replace_in, text},
+    running::{BUILD, succeeds},
     shared_target,
 };
 
-/// With this variable, as for documentation, build scripts fetch nothing.
-const AS_FOR_DOCUMENTATION: (&str, &str) = ("DOCS_RS", "1");
+/// The environment variable with which, as for documentation, the build script of LLVM fetches nothing. No other
+/// build script reads it.
+pub(crate) const AS_FOR_DOCUMENTATION: (&str, &str) = ("DOCS_RS", "1");
 
 /// The library of stubs.
 const STUBS: &str = "llvm_stubs";
@@ -39,7 +41,7 @@ pub fn without_llvm(project: Project) -> Project {
     let packages = packages(&project);
     let folder = write_stubs(&packages);
     let links = package(&packages, "llvm-sys")["links"].as_str();
-    // What the build script of the crate that links LLVM would say.
+    // In place of the output of the build script that links LLVM.
     let script = format!("target.{}.{}", host(), links.expect("a library"));
     let search = format!("native={}", folder.display());
     project.with_settings([
@@ -89,12 +91,13 @@ fn write_stubs(packages: &[Value]) -> PathBuf {
         return folder;
     }
     fs::write(&source, stubs).expect("a source");
-    runs(
-        Command::new("cc")
-            .args(["-c", "-w", "-ffunction-sections", "-o"])
-            .args([&object, &source]),
-    );
-    runs(Command::new("ar").arg("rcs").args([&library, &object]));
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-c", "-w", "-ffunction-sections", "-o"])
+        .args([&object, &source]);
+    succeeds(&mut compiler, BUILD);
+    let mut archiver = Command::new("ar");
+    succeeds(archiver.arg("rcs").args([&library, &object]), BUILD);
     folder
 }
 
@@ -127,12 +130,4 @@ fn host() -> String {
     let version = String::from_utf8(output.stdout).expect("text");
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.expect("a platform").to_owned()
-}
-
-fn runs(command: &mut Command) {
-    let status = command.status();
-    assert!(
-        status.is_ok_and(|status| status.success()),
-        "{command:?} fails"
-    );
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, process::Command};
 
 use kiln_tests::{
     idx::idx_data,
-    job::{Job, assert_near, fails},
+    job::{Job, assert_near, fails, largest_difference},
     log, mlflow, mpi, parallel,
     rendered::Project,
     running::{self, succeeds},
@@ -306,12 +306,8 @@ fn results(job: &Job, runs: &str) -> Vec<f64> {
 
 /// The largest difference between results; trainings of other lengths differ in any case.
 fn difference(one: &[f64], other: &[f64]) -> f64 {
-    let differences = one
-        .iter()
-        .zip(other)
-        .map(|(one, other)| (one - other).abs());
     match one.len() == other.len() {
-        true => differences.fold(0.0, f64::max),
+        true => largest_difference(one, other),
         false => f64::INFINITY,
     }
 }

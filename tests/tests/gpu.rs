@@ -33,7 +33,7 @@ fn a_project_trains_on_a_gpu() {
         return;
     }
     let project = hardware::project();
-    // Where tests without options keep compiled kernels.
+    // The folder of kernels of tests without options.
     let cache = project.path().join("cache");
     let gpu = [
         vulkan::WANTED,

@@ -51,7 +51,7 @@ pub fn render_example<'t>(
     }
 }
 
-/// Renders what an example's files are laid over: the template's project with the changes of
+/// Renders the base of an example: the template's project with the changes of
 /// `answers.toml`, or Kiln's unrendered template.
 ///
 /// # Errors
@@ -133,7 +133,7 @@ fn base<'t>(example: &Example, rendered: Rendered<'t>) -> Result<Rendered<'t>> {
     })
 }
 
-/// Adds the files of an example to what they are laid over; its patches change files of it.
+/// Adds the files of an example to its base; its patches change files of the base.
 ///
 /// # Errors
 /// A patch does not fit.

@@ -32,7 +32,7 @@ pub fn write(target: &Path, files: &Files) -> Result<()> {
     write_by(target, |temporary| write_all(temporary, files))
 }
 
-/// How a folder takes over files of another one.
+/// The way in which a folder takes over files of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// As hard links, or as copies if the file system has none.

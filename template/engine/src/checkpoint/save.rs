@@ -32,7 +32,7 @@ use crate::{
 /// The part of a replica's state that may differ between replicas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaStatistics {
-    /// That of [`globals::revision`]. While it and the statistics stay the same, so do the files of a
+    /// The number of [`globals::revision`]. While it and the statistics stay the same, so do the files of a
     /// checkpoint.
     revision: u64,
     /// The running statistics of the model.

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{CudaContext, sys::is_culib_present};
 
-/// What NVIDIA's driver says, for a message.
+/// The answer of NVIDIA's driver, for a message.
 ///
 /// Source: `CUresult` of the CUDA driver API.
 pub fn reason() -> String {

@@ -33,7 +33,7 @@ fn model_file(checkpoint: &Path) -> u64 {
     found.expect("a checkpoint before the validation")
 }
 
-/// What an epoch of two steps leaves.
+/// The files and metrics after an epoch of two steps.
 struct Epoch {
     /// Whether the checkpoint after the validation has the model's file of the one before it.
     shares_files: bool,
@@ -94,15 +94,18 @@ fn epoch(words: &[&str], change: Option<fn() -> Result<()>>) -> Epoch {
     trained.unwrap()
 }
 
+/// Options of each strategy, and of averages.
+const STRATEGIES: [&[&str]; 5] = [
+    &["--replicas", "1"],
+    &["--replicas", "3"],
+    &["--replicas", "2", "--ema", "0.9"],
+    &["--strategy", "parameter-server", "--replicas", "1"],
+    &["--strategy", "model-parallel"],
+];
+
 #[test]
 fn after_a_validation_only_the_manifest_is_written() {
-    for words in [
-        &["--replicas", "1"][..],
-        &["--replicas", "3"],
-        &["--replicas", "2", "--ema", "0.9"],
-        &["--strategy", "parameter-server", "--replicas", "1"],
-        &["--strategy", "model-parallel"],
-    ] {
+    for words in STRATEGIES {
         let epoch = epoch(words, None);
         assert!(epoch.shares_files && !epoch.keeps_before, "{words:?}");
         assert_eq!(epoch.validation, 0.5);
@@ -116,13 +119,7 @@ fn after_a_validation_only_the_manifest_is_written() {
 
 #[test]
 fn a_state_stays_as_it_was_while_training_goes_on() {
-    for words in [
-        &["--replicas", "1"][..],
-        &["--replicas", "3"],
-        &["--replicas", "2", "--ema", "0.9"],
-        &["--strategy", "parameter-server", "--replicas", "1"],
-        &["--strategy", "model-parallel"],
-    ] {
+    for words in STRATEGIES {
         let folder = tempfile::tempdir().unwrap();
         let compared = test_task::on_a_thread(folder.path(), words, |options| {
             set_up(options)?;
