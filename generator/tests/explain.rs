@@ -30,7 +30,7 @@ const ANSWERS: &[(&str, usize)] = &[
     ("dataset.source", 5),
     ("model.architecture", 5),
     ("model.split", 3),
-    ("model.weights", 0),
+    ("model.weights", 2),
     ("optimizer.choice", 5),
     ("train.step", 1),
     ("train.gradients", 4),

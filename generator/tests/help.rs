@@ -355,6 +355,15 @@ Options:
       --template <TEMPLATE>
           Compare projects of this template instead of Kiln's own: a folder, a URL, or a favourite
 
+      --format <FORMAT>
+          Output format
+
+          Possible values:
+          - text: Human-readable text
+          - json: JSON
+          
+          [default: text]
+
   -h, --help
           Print help (see a summary with '-h')
 
@@ -370,15 +379,6 @@ Template in Git:
 
       --subfolder <FOLDER>
           Folder of the template in its repository or folder
-
-      --format <FORMAT>
-          Output format
-
-          Possible values:
-          - text: Human-readable text
-          - json: JSON
-          
-          [default: text]
 
 "#]]);
 }

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/terminal.rs"]
 mod terminal;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, thread};
 
 use common::Place;
 use kiln::{
@@ -297,22 +297,29 @@ fn escape_goes_back_to_the_first_question_and_out() {
     assert_cancelled(terminal, &place);
 }
 
+/// Side by side, as drawing is waited for most of the time.
 #[test]
 fn a_window_may_change_its_size_at_any_question() {
+    thread::scope(|scope| {
+        for columns in [20, 200, 1, 80] {
+            scope.spawn(move || a_window_may_change_its_size_to(columns));
+        }
+    });
+}
+
+fn a_window_may_change_its_size_to(columns: u16) {
     let place = Place::new();
     let of = questions();
     let mut terminal = Terminal::start(place.path(), &["new", "--vcs", "none"]);
     for step in 1..=of {
         terminal.wait_log(&format!("{step} of {of}: "));
-        for columns in [20, 200, 1, 80] {
-            terminal.resize(columns);
-            terminal.settle();
-            // Keys that redraw the screen but change nothing.
-            terminal.send(if step <= 2 { "x" } else { DOWN });
-            terminal.settle();
-            terminal.send(if step <= 2 { BACKSPACE } else { UP });
-            terminal.settle();
-        }
+        terminal.resize(columns);
+        terminal.settle();
+        // Keys that redraw the screen but change nothing.
+        terminal.send(if step <= 2 { "x" } else { DOWN });
+        terminal.settle();
+        terminal.send(if step <= 2 { BACKSPACE } else { UP });
+        terminal.settle();
         terminal.resize(if step % 2 == 0 { 20 } else { 120 });
         terminal.settle();
         terminal.send(ENTER);
@@ -850,9 +857,15 @@ fn keys_of_readline_edit_the_text() {
         ),
         ("\x1bz\x1bx\x1b[15~\x1b[A\x1b[B\x1b[5~", "one two-three|"),
     ];
-    for (keys, expected) in cases {
-        assert_eq!(edited("one two-three", keys), expected, "{keys:?}");
-    }
+    thread::scope(|scope| {
+        for cases in cases.chunks(6) {
+            scope.spawn(move || {
+                for (keys, expected) in cases {
+                    assert_eq!(edited("one two-three", keys), *expected, "{keys:?}");
+                }
+            });
+        }
+    });
 }
 
 #[test]

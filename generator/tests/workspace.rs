@@ -354,7 +354,7 @@ fn a_member_brings_its_profiles_to_the_root() {
     let place = Place::new();
     package(&place, "crates/a");
     let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\n  \"crates/a\", # ours\n]\n\n[profile.dev]\n\
-                    debug = 0 # ours\n\n[profile.dev.package.burn-flex]\nopt-level = 2\n";
+                    debug = 0 # ours\n\n[profile.dev.package.gemm-f32]\nopt-level = 2\n";
     place.put("Cargo.toml", manifest);
     let output = new(&place, "crates", "m --workspace member");
     let text = out(&output);
@@ -380,7 +380,7 @@ fn a_member_brings_its_profiles_to_the_root() {
     let packages = table["profile"]["dev"]["package"].as_table().unwrap();
     assert_eq!(packages["kiln-engine"]["opt-level"].as_integer(), Some(3));
     assert_eq!(
-        packages["burn-flex"]["opt-level"].as_integer(),
+        packages["gemm-f32"]["opt-level"].as_integer(),
         Some(2),
         "the user's own stays"
     );

@@ -26,7 +26,7 @@ use crate::{
 // TODO(model.architecture): Replace with the model for your task.
 //   Now: a small convolutional network for grey images of any size, 10 classes.
 //   Note: `Predictions` is the output of `forward`: a tensor of any rank, or a struct that converts from and into
-//         `pipeline::Activation`, as in the answer of `kiln explain model.architecture`.
+//         `pipeline::Activation`, as in src/model.rs of the example `cyclegan`.
 //         Random numbers come from layers, such as `burn::nn::GaussianNoise`, which are off in validation.
 //   Shapes: features [batch, 1, height, width] in, logits [batch, classes] out.
 /// The output of the model: logits `[batch, classes]`.

@@ -76,7 +76,6 @@ fn main() {
         "date": answer("date", &["-I"]),
         "features": hardware,
         "tuned": is_tuned,
-        "tests": TESTS,
     });
     fs::write(folder.join("manifest.json"), format!("{manifest:#}\n")).expect("a file");
     println!(

@@ -1,11 +1,13 @@
-//! The cost of training as work grows: `cargo bench -p kiln-tests --bench growth`.
+//! The cost of training as work grows, and of reporting the throughput: `cargo bench -p kiln-tests --bench growth`, or
+//! with `-- throughput` for one part.
 //!
 //! One generated crate has the CNN of the TensorFlow tutorial, another a dense network of variable
 //! width. The benchmark measures throughput by replicas, batch size, width and number of examples,
-//! memory by replicas, the time of a checkpoint by its size, and how long training waits for one. All
-//! values of a measurement run in turn.
+//! memory by replicas, the time of a checkpoint by its size, and how long training waits for one, by
+//! `checkpoint_seconds` of the log and the bytes on disk. All values of a measurement run in turn.
 //!
-//! Prints a table for each measurement, and writes `target/growth.json` and `target/growth.svg`.
+//! Prints a table for each measurement, and writes `target/growth.json` and `target/growth.svg`. The
+//! cost of `--throughput` is printed only.
 
 use std::{
     fs,
@@ -16,7 +18,7 @@ use std::{
 use kiln_tests::{
     rendered::Project,
     repository,
-    rounds::{extremes, in_turn, median},
+    rounds::{chosen, extremes, in_turn, median, ratio},
     throughput::{Trained, fill_in, train, write_images},
 };
 use plotters::{coord::Shift, prelude::*};
@@ -28,6 +30,12 @@ const RUNS: usize = 5;
 const CHECKPOINT_BYTES: f64 = 4.0 * 3.0;
 /// The number of checkpoints of a run that measures them.
 const CHECKPOINTS: usize = 8;
+/// The most that training may wait for a checkpoint, in microseconds a MB.
+const WAIT_GOAL: f64 = 300.0;
+/// The number of runs with and without `--throughput`: its cost is less than the noise of a few.
+const REPORT_RUNS: usize = 11;
+/// The largest share of the time that `--throughput` may cost, in percent.
+const REPORT_GOAL: f64 = 0.5;
 /// Steps between two checkpoints for which training need not wait: they take longer than the write of one.
 const STEPS_BETWEEN: usize = 64;
 
@@ -122,6 +130,17 @@ impl Crate {
 
     /// Trains for two epochs; writes the images if they are missing.
     fn train(&self, images: usize, numbers: &[(&str, usize)], width: usize) -> Trained {
+        self.train_with(images, numbers, &["--epochs=2"], width)
+    }
+
+    /// As [`train`](Self::train), with other options, such as the number of epochs.
+    fn train_with(
+        &self,
+        images: usize,
+        numbers: &[(&str, usize)],
+        others: &[&str],
+        width: usize,
+    ) -> Trained {
         let data = self.project.path().join(format!("images-{images}"));
         if !data.exists() {
             write_images(&data, u32::try_from(images).expect("a number for IDX"));
@@ -130,10 +149,8 @@ impl Crate {
         let mut options: Vec<String> = numbers
             .map(|(option, number)| format!("--{option}={number}"))
             .collect();
-        options.extend([
-            "--epochs=2".into(),
-            format!("--data-dir={}", data.display()),
-        ]);
+        options.extend(others.iter().map(|&option| option.into()));
+        options.push(format!("--data-dir={}", data.display()));
         let width = width.to_string();
         let runs = self.project.path().join("runs");
         let program = Command::new(&self.program);
@@ -142,15 +159,68 @@ impl Crate {
 }
 
 fn main() {
-    let mut results = convolutional(&Crate::with("cnn"));
-    results.extend(dense(&Crate::with("dense")));
+    let chosen = chosen(&["cnn", "dense", "throughput"]);
+    let is_chosen = |part| chosen.contains(&part);
+    let mut results = Vec::new();
+    if is_chosen("cnn") || is_chosen("throughput") {
+        let cnn = Crate::with("cnn");
+        if is_chosen("cnn") {
+            results.extend(convolutional(&cnn));
+        }
+        if is_chosen("throughput") {
+            cost_of_throughput(&cnn);
+        }
+    }
+    if is_chosen("dense") {
+        results.extend(dense(&Crate::with("dense")));
+    }
+    if results.is_empty() {
+        return;
+    }
     results.iter().for_each(Measure::print);
+    if let Some(waited) = results.iter().find(|result| result.name == "wait") {
+        let most = waited.points.iter().map(Point::median).reduce(f64::max);
+        let (most, goal) = (most.expect("a point") / 1e3, WAIT_GOAL / 1e3);
+        let verdict = if most <= goal { "reached" } else { "MISSED" };
+        println!("  {verdict}: training waits {most:.3} ms a MB (goal: at most {goal})");
+    }
     let target = repository().join("target");
     let report: Vec<_> = results.iter().map(Measure::json).collect();
     let report = serde_json::to_string_pretty(&report).expect("JSON");
     fs::write(target.join("growth.json"), report + "\n").expect("a file");
     draw(&results, &target.join("growth.svg"));
     println!("\nwritten: target/growth.json and target/growth.svg");
+}
+
+/// Compares trainings with `--throughput` and without, in turn.
+fn cost_of_throughput(cnn: &Crate) {
+    let numbers = [("replicas", 2), ("batch-size", 64)];
+    let rate = |option: &'static [&'static str]| {
+        let options = [&["--epochs=4"][..], option].concat();
+        move || {
+            cnn.train_with(7_680, &numbers, &options, 0)
+                .examples_a_second
+        }
+    };
+    // The peak is measured before the first epoch, which does not count.
+    let runs = in_turn(REPORT_RUNS, &[rate(&[]), rate(&["--throughput"])]);
+    let cost = 100.0 * (ratio(&runs[0], &runs[1]) - 1.0);
+    println!(
+        "\nCNN, 2 replicas of 64 images: examples a second, medians of {REPORT_RUNS} runs in turn"
+    );
+    for (name, runs) in ["without --throughput", "with it"].iter().zip(&runs) {
+        let (least, most) = extremes(runs);
+        println!(
+            "{name:<24} {:>10.1}  ({least:.1} to {most:.1})",
+            median(runs)
+        );
+    }
+    let verdict = if cost < REPORT_GOAL {
+        "reached"
+    } else {
+        "MISSED"
+    };
+    println!("  {verdict}: it costs {cost:.2}% (goal: under {REPORT_GOAL}%)");
 }
 
 /// Measurements by replicas, batch size and examples, with a network of 122,000 parameters.
@@ -255,7 +325,7 @@ fn dense(dense: &Crate) -> Vec<Measure> {
             ("steps-per-epoch", STEPS_BETWEEN),
         ];
         let trained = dense.train(IMAGES, &numbers, width);
-        1e6 * trained.checkpoint_seconds / megabytes(width)
+        1e12 * trained.checkpoint_seconds / trained.checkpoint_bytes
     };
     let mut waited = Measure::run(
         [

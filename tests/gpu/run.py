@@ -66,6 +66,8 @@ WORK = [
         3.0,
     ),
 ]
+# The test executables of the folder.
+TESTS = ["unit", "contract"]
 # The whole training of the digits.
 EPOCHS, ACCURACY = 5, 0.9
 # The most of a work's time that its starts may take; the rest is for PyTorch, and for rates.
@@ -143,7 +145,6 @@ def find_torch(is_dry):
     version, has_gpu = json.loads(asked.splitlines()[-1]) if asked else (None, False)
     if version and (has_gpu or is_dry):
         return {"version": version, "device": "cuda" if has_gpu else "cpu"}
-    print("no PyTorch with CUDA here: its columns stay empty", flush=True)
     return None
 
 
@@ -156,6 +157,7 @@ class Bench:
         self.logs = args.output.with_suffix(".logs")
         self.logs.mkdir(parents=True, exist_ok=True)
         self.torch = find_torch(args.dry_run)
+        self.not_measured = []
         self.results = {
             "machine": {"gpu": gpu, "cores": os.cpu_count(), "system": platform.platform()},
             "date": datetime.date.today().isoformat(),
@@ -165,12 +167,18 @@ class Bench:
             "work": [],
             "training": None,
             "tests": [],
+            # Pairs: what, and why.
+            "not_measured": self.not_measured,
             "failures": [],
         }
 
     def measure(self):
         """Runs the parts that are asked for and that the folder has, tests last: they take what is left."""
         parts = self.parts()
+        if self.torch is None:
+            self.skip("PyTorch", "there is none with CUDA here")
+        if not (self.gpu and self.gpu["index"]):
+            self.skip("memory of the GPU", "nvidia-smi lists no such GPU")
         budget = Budget(60 * self.args.minutes, {name: weight for name, weight, _ in parts})
         with tempfile.TemporaryDirectory() as scratch:
             self.scratch = pathlib.Path(scratch)
@@ -182,17 +190,27 @@ class Bench:
         """Name, weight and function of each part."""
         parts = []
         for work in WORK:
-            if self.wants(work.project) and (HERE / work.project / "program").is_file():
+            if self.has(work.name, work.project, f"{work.project}/program"):
                 parts.append((work.name, work.weight, lambda deadline, work=work: self.work(work, deadline)))
-        if self.wants("digits"):
+        if self.has("training of the digits", "digits", "digits/program"):
             parts.append(("training", 1.0, self.train))
-        for name in self.manifest["tests"]:
-            if self.wants(name):
+        for name in TESTS:
+            if self.has(f"{name} tests", name, f"digits/{name}"):
                 parts.append((name, 2.0, lambda deadline, name=name: self.test(name, deadline)))
         return parts
 
-    def wants(self, part):
-        return not self.args.only or part in self.args.only
+    def has(self, name, part, program):
+        """Whether the program of a part is there and wanted; notes why not."""
+        if self.args.only and part not in self.args.only:
+            self.skip(name, f"not among --only {','.join(self.args.only)}")
+        elif not (HERE / program).is_file():
+            self.skip(name, f"there is no {program}")
+        else:
+            return True
+        return False
+
+    def skip(self, what, why):
+        self.not_measured.append([what, why])
 
     def fail(self, why):
         if why not in self.results["failures"]:
@@ -235,6 +253,8 @@ class Bench:
                 rates[mode] = peer.rate(mode, deadline)
             result["rounds"].append(rates)
             lasted = time.monotonic() - began
+        if not any(rates["kiln"] for rates in result["rounds"]):
+            self.skip(f"{result['work']}, milliseconds", "no time was left for it")
         medians = [f"{side} {statistics.median(of):,.0f}/s" for side, of in sides(result["rounds"]).items()]
         print(f"{result['work']}: {', '.join(medians) or 'no rates'}", flush=True)
 
@@ -246,10 +266,11 @@ class Bench:
             peer.modes = []
 
     def train(self, deadline):
-        """A whole training of the digits, with validations and a test."""
+        """A whole training of the digits, with validations and a test; a few steps in a dry run."""
         epochs = 1 if self.args.dry_run else EPOCHS
         kiln = Kiln(self, WORK[0])
         options = ["--epochs", epochs, "--replicas", "1", "--batch-size", kiln.batch, *kiln.work.options]
+        options += ["--steps-per-epoch", "4"] if self.args.dry_run else []
         program = kiln.program("training", options)
         ended = program.wait(program.has_ended, deadline)
         program.stop(5)

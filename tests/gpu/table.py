@@ -121,6 +121,8 @@ def remarks(results):
         stopped = "" if tests["has_ended"] else f", stopped after {shown(tests['seconds'])} s"
         counts = f"{tests['passed']} passed, {len(tests['failed'])} failed of {tests['of']}"
         yield f"{tests['tests']} tests: {counts}{stopped}"
+    for what, why in results.get("not_measured", []):
+        yield f"not measured: {what}: {why}"
     for failure in results["failures"]:
         yield f"failed: {failure}"
 

@@ -61,17 +61,27 @@ fn scene(random: &mut Random) -> [Vec<u8>; 2] {
 fn png(pixels: &[u8]) -> Vec<u8> {
     let row = pixels.len() / SIDE;
     let colour_type = if row == SIDE { 0 } else { 2 };
-    let side = (SIDE as u32).to_be_bytes();
-    let header = [&side[..], &side, &[8, colour_type, 0, 0, 0]].concat();
+    png_file(SIDE, [8, colour_type], &[], pixels)
+}
+
+/// A square PNG file with this depth and colour type, palette and rows of pixels.
+fn png_file(side: usize, [depth, colour_type]: [u8; 2], palette: &[u8], pixels: &[u8]) -> Vec<u8> {
+    let of_side = (side as u32).to_be_bytes();
+    let header = [&of_side[..], &of_side, &[depth, colour_type, 0, 0, 0]].concat();
     let mut rows = ZlibEncoder::new(Vec::new(), Compression::fast());
-    for row in pixels.chunks(row) {
+    for row in pixels.chunks(pixels.len() / side) {
         // The first byte of a row selects no filter.
         rows.write_all(&[&[0], row].concat())
             .expect("memory takes all");
     }
     let rows = rows.finish().expect("memory takes all");
+    let mut chunks = vec![(b"IHDR", header)];
+    if !palette.is_empty() {
+        chunks.push((b"PLTE", palette.to_vec()));
+    }
+    chunks.extend([(b"IDAT", rows), (b"IEND", Vec::new())]);
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
-    for (kind, data) in [(b"IHDR", header), (b"IDAT", rows), (b"IEND", Vec::new())] {
+    for (kind, data) in chunks {
         let mut crc = Crc::new();
         crc.update(kind);
         crc.update(&data);
@@ -81,6 +91,55 @@ fn png(pixels: &[u8]) -> Vec<u8> {
         file.extend(crc.sum().to_be_bytes());
     }
     file
+}
+
+/// Width and height of a [large image](large_images) in pixels.
+const LARGE_SIDE: usize = 256;
+
+/// Different images per class in [`large_images`]; a prime, so that a sample at equal intervals has different
+/// ones.
+const DIFFERENT: usize = 23;
+
+/// Writes 18,000 images of 256x256 pixels in 10 classes to `train/CLASS`, and 2,000 to `test/CLASS`. They are
+/// names of [`DIFFERENT`] files per class: hard links take little time and space.
+///
+/// # Panics
+/// A file cannot be written.
+pub fn large_images(folder: &Path) {
+    let mut random = Random::new(3);
+    for (split, per_class) in [("train", 1_800), ("test", 200)] {
+        for class in 0..10 {
+            let folder = folder.join(split).join(class.to_string());
+            fs::create_dir_all(&folder).expect("a folder");
+            let path = |number: usize| folder.join(format!("{number:04}.png"));
+            for number in 0..per_class {
+                let written = match number {
+                    0..DIFFERENT => fs::write(path(number), large_image(class, &mut random)),
+                    _ => fs::hard_link(path(number % DIFFERENT), path(number)),
+                };
+                written.expect("an image");
+            }
+        }
+    }
+}
+
+/// A rectangle at a random place on a dark background. Its colour depends on the class.
+fn large_image(class: u8, random: &mut Random) -> Vec<u8> {
+    let mut draw = || 8 * random.below(20) as usize;
+    let (left, top) = (draw(), draw());
+    let (columns, rows) = (left + 48 + draw() / 4, top + 48 + draw() / 4);
+    // One bit per pixel: an index into the palette.
+    let bits = (0..LARGE_SIDE * LARGE_SIDE / 8).map(|at| {
+        let (column, row) = (8 * at % LARGE_SIDE, 8 * at / LARGE_SIDE);
+        match (left..columns).contains(&column) && (top..rows).contains(&row) {
+            true => 0xff,
+            false => 0,
+        }
+    });
+    let dark = [(); 3].map(|()| random.below(60) as u8);
+    let bright = [255 - 20 * class, 55 + 20 * class, 128];
+    let palette = [dark, bright].concat();
+    png_file(LARGE_SIDE, [1, 3], &palette, &bits.collect::<Vec<u8>>())
 }
 
 /// Writes 1,500 lines for training and validation to `train.tsv`, and 300 to `test.tsv`. A line has

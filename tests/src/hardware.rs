@@ -5,7 +5,7 @@ use crate::{rendered::Project, without_llvm::without_llvm};
 
 /// Crates that are built only for this project, or once more for it: optimising them takes longer than the
 /// trainings of these tests.
-const UNOPTIMISED: [&str; 66] = [
+const UNOPTIMISED: [&str; 63] = [
     "ash",
     "axum",
     "burn-autodiff",
@@ -29,7 +29,6 @@ const UNOPTIMISED: [&str; 66] = [
     "cubecl-environment",
     "cubecl-ir",
     "cubecl-llvm",
-    "cubecl-opt",
     "cubecl-runtime",
     "cubecl-server",
     "cubecl-std",
@@ -52,13 +51,11 @@ const UNOPTIMISED: [&str; 66] = [
     "kiln-engine",
     "llvm-sys",
     "n0-dns-resolver",
-    "naga",
     "netlink-packet-route",
     "netwatch",
     "noq",
     "noq-proto",
     "nvml-wrapper",
-    "pliron",
     "pliron-llvm",
     "portmapper",
     "reqwest",

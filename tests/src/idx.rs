@@ -1,10 +1,15 @@
 //! Data in the format and the layout of MNIST (IDX files).
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs::{self, File},
+    io::{self, Read, Write},
+    ops::RangeInclusive,
     path::Path,
 };
+
+use flate2::read::GzDecoder;
+
+use crate::repository;
 
 /// A file of unsigned bytes.
 pub fn idx(dims: &[u32], values: impl Fn(usize) -> u8) -> Vec<u8> {
@@ -59,6 +64,34 @@ pub fn idx_data_of(folder: &Path, size: u32, examples: [u32; 2]) {
         let images = idx(&[examples, size, size], |at| (at / square % 10 * 25) as u8);
         fs::write(folder.join(files[0]), images).expect("a file");
         let labels = idx(&[examples], |at| (at % 10) as u8);
+        fs::write(folder.join(files[1]), labels).expect("a file");
+    }
+}
+
+/// Writes the template's digits of these classes to a folder in the layout of MNIST.
+///
+/// # Panics
+/// A file cannot be read or written.
+pub fn digits_of(folder: &Path, classes: RangeInclusive<u8>) {
+    fs::create_dir_all(folder).expect("a folder");
+    let read = |name: &str| {
+        let file = repository().join(format!("template/data/{name}.gz"));
+        let mut bytes = Vec::new();
+        let mut file = GzDecoder::new(File::open(file).expect("the digits"));
+        file.read_to_end(&mut bytes).expect("the digits");
+        bytes
+    };
+    for files in IDX_FILES.chunks(2) {
+        let (images, labels) = (read(files[0]), read(files[1]));
+        let side = u32::from(images[11]);
+        let pixels = (side * side) as usize;
+        let all = images[16..].chunks_exact(pixels).zip(&labels[8..]);
+        let (images, labels): (Vec<&[u8]>, Vec<u8>) =
+            all.filter(|(_, label)| classes.contains(*label)).unzip();
+        let (count, images) = (labels.len() as u32, images.concat());
+        let images = idx(&[count, side, side], |at| images[at]);
+        fs::write(folder.join(files[0]), images).expect("a file");
+        let labels = idx(&[count], |at| labels[at]);
         fs::write(folder.join(files[1]), labels).expect("a file");
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod filled_in;
+pub mod gpu_measurement;
 pub mod hardware;
 pub mod idx;
 pub mod interruptions;

@@ -37,7 +37,8 @@ pub fn with_packages(name: &str, module: &str, packages: &[&str]) -> Result<Path
     if run(&python, &["-c", &format!("import {module}")]).is_err() {
         let folder = folder.to_str().ok_or("the build folder is not UTF-8")?;
         run(Path::new("python3"), &["-m", "venv", "--clear", folder])?;
-        let install = ["-m", "pip", "install", "--quiet"];
+        // Compiling all modules takes longer than the rest, and few are imported.
+        let install = ["-m", "pip", "install", "--quiet", "--no-compile"];
         run(&python, &[&install[..], packages].concat())?;
     }
     Ok(python)

@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File},
     io::copy,
+    path::Path,
 };
 
 use flate2::read::GzDecoder;
@@ -37,4 +38,24 @@ pub fn add_test(project: &Project, name: &str) {
     let weights = File::open(from.join(format!("{name}.pt.gz"))).expect("a file of weights");
     let mut file = File::create(to.join("weights.pt")).expect("a file");
     copy(&mut GzDecoder::new(weights), &mut file).expect("the weights");
+}
+
+/// Copies a safetensors file, with the layer `layer` as `name`, which is as long: a file that lacks a layer.
+///
+/// # Panics
+/// The layer has no weight and bias in the file, or a file cannot be read or written.
+pub fn rename_layer(from: &Path, to: &Path, layer: &str, name: &str) {
+    assert_eq!(layer.len(), name.len());
+    let mut file = fs::read(from).expect("a file of weights");
+    let header = file[..8].try_into().expect("the length of the header");
+    let end = 8 + u64::from_le_bytes(header) as usize;
+    let start = format!("\"{layer}.");
+    let places: Vec<usize> = (8..end)
+        .filter(|place| file[*place..end].starts_with(start.as_bytes()))
+        .collect();
+    assert_eq!(places.len(), 2, "weight and bias of {layer}");
+    for place in places {
+        file[place + 1..=place + name.len()].copy_from_slice(name.as_bytes());
+    }
+    fs::write(to, file).expect("a file of weights");
 }

@@ -67,9 +67,6 @@ pub struct Project {
     settings: Vec<String>,
     /// Further environment variables of builds.
     variables: Vec<(&'static str, &'static str)>,
-    /// Whether builds are incremental: rebuilds are fast, but the first build takes longer and more
-    /// disk space.
-    incremental: bool,
     _alone: File,
 }
 
@@ -88,10 +85,7 @@ impl Project {
     /// # Panics
     /// The template cannot be rendered.
     pub fn to_edit() -> Self {
-        Self {
-            incremental: true,
-            ..Self::with_answers(&[])
-        }
+        Self::with_answers(&[])
     }
 
     /// The result of `rendered` in the folder `name` of the shared builds. Unchanged files keep
@@ -110,7 +104,6 @@ impl Project {
         Self {
             path,
             folder: None,
-            incremental: false,
             ..project
         }
     }
@@ -175,10 +168,7 @@ impl Project {
         let name = Name::parse(NAME).expect("a valid name");
         let answers = Answers::complete(&template, name, example.values().clone());
         let answers = answers.expect("valid answers");
-        Self {
-            incremental: true,
-            ..Self::render(&template, &answers, Some(&example)).sharing_engine()
-        }
+        Self::render(&template, &answers, Some(&example)).sharing_engine()
     }
 
     /// Renders a project from the template in a folder, with its defaults.
@@ -222,7 +212,6 @@ impl Project {
             quick: true,
             settings: Vec::new(),
             variables: Vec::new(),
-            incremental: false,
             _alone: alone,
         }
     }
@@ -232,30 +221,29 @@ impl Project {
     fn sharing_engine(self) -> Self {
         let shared = shared_target().join("engine");
         synchronise(&self.path.join("engine"), &shared).expect("a shared engine");
-        let manifest = self.path.join("Cargo.toml");
         let path = format!("path = {:?}", shared.to_str().expect("a path in UTF-8"));
-        replace_in(&manifest, "path = \"engine\"", &path);
-        // Not among the project's own features, which tests of `kiln add` change.
-        let project = self.with_engine_features(shared_features());
-        replace_in(
-            &manifest,
-            "members = [\"engine\"]",
-            "exclude = [\"engine\"]",
-        );
-        project
+        self.with_manifest(|manifest| {
+            // Not among the project's own features, which tests of `kiln add` change.
+            let manifest = with_engine_features(manifest, shared_features());
+            let manifest = replaced(&manifest, "path = \"engine\"", &path);
+            replaced(
+                &manifest,
+                "members = [\"engine\"]",
+                "exclude = [\"engine\"]",
+            )
+        })
     }
 
     /// The same project, whose engine always has these features, separated by commas.
     pub(crate) fn with_engine_features(self, features: &str) -> Self {
-        let manifest = self.path.join("Cargo.toml");
-        let text = fs::read_to_string(&manifest).expect("a manifest");
-        let dependency = text
-            .lines()
-            .find(|line| line.starts_with("kiln-engine = {"));
-        let dependency = dependency.expect("the engine");
-        let features = format!(", features = [\"{}\"] }}", features.replace(',', "\", \""));
-        let more = dependency.replacen(" }", &features, 1);
-        replace_in(&manifest, dependency, &more);
+        self.with_manifest(|manifest| with_engine_features(manifest, features))
+    }
+
+    /// The same project with the manifest that `edit` makes of its own.
+    fn with_manifest(self, edit: impl FnOnce(&str) -> String) -> Self {
+        let path = self.path.join("Cargo.toml");
+        let manifest = fs::read_to_string(&path).expect("a manifest");
+        fs::write(&path, edit(&manifest)).expect("a manifest");
         self
     }
 
@@ -334,12 +322,12 @@ impl Project {
         programs
     }
 
-    /// Environment variables with which programs that run cargo in the project build as tests do.
+    /// Environment variables with which programs that run cargo in the project build as tests do. No build is
+    /// incremental: cargo would build the shared engine once more for those that are.
     pub fn build_environment(&self) -> Vec<(&'static str, OsString)> {
-        let incremental = if self.incremental { "1" } else { "0" };
         let mut variables = vec![
             ("CARGO_TARGET_DIR", shared_target().into()),
-            ("CARGO_INCREMENTAL", incremental.into()),
+            ("CARGO_INCREMENTAL", "0".into()),
         ];
         if self.quick {
             variables.push(("CARGO_PROFILE_DEV_DEBUG", "0".into()));
@@ -535,4 +523,19 @@ pub fn replace_in(file: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(file).expect("a text");
     assert!(text.contains(from), "{} has no `{from}`", file.display());
     fs::write(file, text.replacen(from, to, 1)).expect("a text");
+}
+
+/// `text` with `to` in place of `from`, which must be there.
+fn replaced(text: &str, from: &str, to: &str) -> String {
+    assert!(text.contains(from), "there is no `{from}` in:\n{text}");
+    text.replacen(from, to, 1)
+}
+
+/// A project's manifest, whose engine always has these features, separated by commas.
+fn with_engine_features(manifest: &str, features: &str) -> String {
+    let mut lines = manifest.lines();
+    let dependency = lines.find(|line| line.starts_with("kiln-engine = {"));
+    let dependency = dependency.expect("the engine");
+    let features = format!(", features = [\"{}\"] }}", features.replace(',', "\", \""));
+    replaced(manifest, dependency, &replaced(dependency, " }", &features))
 }

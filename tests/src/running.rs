@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -87,6 +88,18 @@ impl Running {
             First::Ended(status) => self.fail(&format!("ended before {what}: {status}")),
             First::Neither => self.fail(&format!("has no {what} within a minute")),
         }
+    }
+
+    /// Waits until the process prints `words`.
+    ///
+    /// # Panics
+    /// As for [`wait_until`](Self::wait_until).
+    #[track_caller]
+    pub fn wait_until_printed(self, words: &str) -> Self {
+        let files = [&self.stdout, &self.stderr].map(|file| file.path().to_owned());
+        let is_in =
+            |file: &PathBuf| fs::read_to_string(file).is_ok_and(|text| text.contains(words));
+        self.wait_until(words, || files.iter().any(is_in))
     }
 
     fn wait(&mut self, limit: Duration, is_so: impl Fn() -> bool) -> First {

@@ -15,6 +15,7 @@ use crate::{
     log,
     rendered::Project,
     repository,
+    runs::latest,
 };
 
 /// A multiplicative hash constant: no small multiple of it is near a power of two.
@@ -61,6 +62,8 @@ pub struct Trained {
     pub examples_a_second: f64,
     /// The seconds that training waited for checkpoints, in an epoch except the first.
     pub checkpoint_seconds: f64,
+    /// The size of the last checkpoint on disk.
+    pub checkpoint_bytes: f64,
     /// Peak memory in bytes, on Linux.
     pub memory: Option<f64>,
 }
@@ -92,6 +95,7 @@ pub fn train(
     Trained {
         examples_a_second: rate(&log(runs)),
         checkpoint_seconds: checkpoint_seconds(&log(runs)),
+        checkpoint_bytes: checkpoint_bytes(runs),
         memory: memory(&ended.rusage),
     }
 }
@@ -116,6 +120,13 @@ pub fn bytes_of(process: u32, what: &str) -> Option<u64> {
 /// The lines of training in all epochs except the first.
 fn later_epochs(log: &[Value]) -> impl Iterator<Item = &Value> {
     log.iter().filter(|line| line["split"] == "train").skip(1)
+}
+
+fn checkpoint_bytes(runs: &Path) -> f64 {
+    let checkpoint = latest(runs).expect("a checkpoint");
+    let files = fs::read_dir(checkpoint).expect("a checkpoint");
+    let sizes = files.map(|file| file.and_then(|file| file.metadata()).expect("a file").len());
+    sizes.sum::<u64>() as f64
 }
 
 fn checkpoint_seconds(log: &[Value]) -> f64 {

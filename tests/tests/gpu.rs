@@ -8,11 +8,12 @@ use std::{
 };
 
 use kiln_tests::{
-    hardware,
+    gpu_measurement, hardware,
     job::{Job, Signal, assert_near, fails, signal},
-    parallel,
+    parallel, python,
     rendered::{Project, text},
-    running::{Running, TRAINING, output},
+    repository,
+    running::{Running, TRAINING, output, succeeds},
     runs::log_of,
     vulkan,
 };
@@ -26,6 +27,12 @@ const FEW_CANDIDATES: (&str, &str) = ("CUBECL_AUTOTUNE_LEVEL", "minimal");
 /// The program is built for CUDA, too, which comes first.
 const NO_CUDA: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "");
 
+/// Programs and tests on the GPU in software.
+const GPU: [(&str, &str); 3] = [vulkan::WANTED, FEW_CANDIDATES, NO_CUDA];
+
+/// The kernels of the first start, in the project's folder.
+const BUNDLE: &str = "kernels.bundle";
+
 #[test]
 #[ignore = "long"]
 fn a_project_trains_on_a_gpu() {
@@ -33,46 +40,55 @@ fn a_project_trains_on_a_gpu() {
         return;
     }
     let project = hardware::project();
-    // The folder of kernels of tests without options.
-    let cache = project.path().join("cache");
-    let gpu = [
-        vulkan::WANTED,
-        FEW_CANDIDATES,
-        NO_CUDA,
-        ("XDG_CACHE_HOME", cache.to_str().unwrap()),
-    ];
-    tests_pass(&project, &gpu);
     let job = Job {
         programs: project.build_in_debug(),
         folder: project.path(),
         strategy: "mirrored",
     };
-    a_gpu_in_software_is_used_where_it_is_asked_for(&job);
-    kernels_are_kept_and_shipped(&job);
-    kernels_that_cannot_be_kept_or_read_are_noticed(&job);
-    a_gpu_is_not_waited_for_at_each_step(&job);
-    the_memory_of_a_gpu_is_in_the_log(&job);
-    a_signal_while_kernels_are_compiled_ends_at_once(&job);
-    a_gpu_goes_on_where_the_cpu_stopped(&job);
+    // Side by side, as each leaves a core idle for a third of its time.
+    let tuned: [&(dyn Fn() + Sync); 3] = [
+        &|| unit_tests_pass(&project),
+        &|| contract_tests_pass(&project),
+        &|| kernels_are_kept_and_shipped(&job),
+    ];
+    parallel::for_each(&tuned, |test| test());
+    let with_kept: [fn(&Job); 6] = [
+        a_gpu_goes_on_where_the_cpu_stopped,
+        a_gpu_is_not_waited_for_at_each_step,
+        a_gpu_is_measured,
+        a_full_disk_takes_no_kernels,
+        what_is_no_bundle_is_refused,
+        a_gpu_in_software_is_used_where_it_is_asked_for,
+    ];
+    parallel::for_each(&with_kept, |test| test(&job));
+    // Alone, as it is about seconds.
+    what_is_compiled_is_told_and_stopped_at_once(&job);
 }
 
-/// The unit tests of project and engine, and the contract of training: replicas that share a GPU give the results of
-/// one.
-fn tests_pass(project: &Project, gpu: &[(&str, &str)]) {
-    let units = ["test", "--workspace", "--lib"];
+/// The unit tests of project and engine.
+fn unit_tests_pass(project: &Project) {
+    tests_pass(project, &["test", "--workspace", "--lib"]);
+}
+
+/// The contract of training: replicas that share a GPU give the results of one.
+fn contract_tests_pass(project: &Project) {
     let contract = ["test", "--test", "contract", "--", "strategy::", "train::"];
-    // Side by side, as each leaves a core idle for a third of its time.
-    parallel::for_each(&[&units[..], &contract], |test| {
-        let printed = project.cargo_with(test, gpu);
-        let passed = "replicas_train_to_the_weights_of_one ... ok";
-        assert!(*test == units || printed.contains(passed), "{printed}");
-    });
+    let printed = tests_pass(project, &contract);
+    let passed = "replicas_train_to_the_weights_of_one ... ok";
+    assert!(printed.contains(passed), "{printed}");
+}
+
+/// Runs tests on the GPU, with a folder of kernels for all; returns what they print.
+fn tests_pass(project: &Project, tests: &[&str]) -> String {
+    let cache = project.path().join("cache");
+    let cache = ("XDG_CACHE_HOME", cache.to_str().unwrap());
+    project.cargo_with(tests, &[&GPU[..], &[cache]].concat())
 }
 
 /// The program on the GPU, without options.
 fn gpu_alone(job: &Job) -> Command {
     let mut command = job.alone();
-    command.envs([vulkan::WANTED, FEW_CANDIDATES, NO_CUDA]);
+    command.envs(GPU);
     command
 }
 
@@ -94,66 +110,107 @@ fn with_kernels(job: &Job, folder: &str, options: &[&str]) -> String {
     text(&output)
 }
 
-/// The driver compiles WGSL at each start, and only what was tuned can be counted: the unit test
-/// `a_second_start_and_another_machine_compile_nothing` of the engine counts compiled kernels, too.
+/// The first start has all shapes of a training. The driver compiles WGSL at each start, of which CubeCL keeps
+/// no records, so only what was tuned can be counted. The unit test
+/// `a_second_start_and_another_machine_compile_nothing` of the engine counts compiled kernels, too, where they are kept.
 fn kernels_are_kept_and_shipped(job: &Job) {
-    const COMPILING: &str = "compiling kernels for llvmpipe";
     const TUNED: &str = "operations tuned";
-    let cold = with_kernels(job, "first", &["train"]);
-    let first = cold.lines().find(|line| line.starts_with(COMPILING));
-    let first = first.unwrap_or_else(|| panic!("{cold}"));
-    assert!(first.contains("(first run on this machine)"), "{first}");
-    // Of the strategy's creation, which is the start but for its options.
-    let seconds = first
-        .strip_suffix(" s")
-        .and_then(|text| text.rsplit(' ').next());
-    let seconds: u32 = seconds.and_then(|text| text.parse().ok()).expect(first);
-    assert!(seconds <= 2, "{first}");
+    let cold = with_kernels(job, "first", &["compile", BUNDLE]);
     let summary = format!("{TUNED}, kept in first");
     assert!(cold.contains(&summary), "{cold}");
+    assert!(cold.contains("use it with --kernels"), "{cold}");
+    let recorded = records(job, "first");
+    assert!(recorded.as_ref().is_none_or(|text| text.contains(TUNED)));
     let warm = with_kernels(job, "first", &["train"]);
     assert!(!warm.contains(TUNED), "{warm}");
-    let compiled = with_kernels(job, "first", &["compile", "kernels.bundle"]);
-    assert!(compiled.contains("use it with --kernels"), "{compiled}");
-    let elsewhere = ["--kernels", "kernels.bundle", "train"];
-    let shipped = with_kernels(job, "second", &elsewhere);
+    assert_eq!(records(job, "first"), recorded, "tuned by a second start");
+    let shipped = with_kernels(job, "second", &["--kernels", BUNDLE, "train"]);
     assert!(!shipped.contains(TUNED), "{shipped}");
+    let recorded = records(job, "second");
+    let none = |text: &String| text == "no records in second\n";
+    assert!(recorded.as_ref().is_none_or(none), "{recorded:?}");
     assert!(job.folder.join("second/default.db").is_file());
 }
 
-fn kernels_that_cannot_be_kept_or_read_are_noticed(job: &Job) {
+/// What CubeCL recorded beside the kernels in `folder`: those compiled and operations tuned by all starts. `None`
+/// without Python.
+fn records(job: &Job, folder: &str) -> Option<String> {
+    let mut script = Command::new(python::interpreter()?);
+    let path = repository().join("tests/gpu/records.py");
+    script.arg("-B").arg(path).arg(folder);
+    Some(succeeds(script.current_dir(&job.folder), TRAINING))
+}
+
+fn what_is_no_bundle_is_refused(job: &Job) {
     fs::write(job.folder.join("file"), "text").unwrap();
     fails(
         &mut on_gpu(job, &["--kernels", "file", "train"]),
         &["cannot read the kernels in file (--kernels)"],
     );
+    // Before anything is tuned.
     fails(
         &mut on_gpu(job, &["compile", "file"]),
         &["cannot write the kernels to file", "not a cubecl bundle"],
     );
     let kept = fs::read_to_string(job.folder.join("file"));
     assert_eq!(kept.unwrap(), "text", "unchanged");
-    let trained = with_kernels(job, "file/in", &["--kernels", "kernels.bundle", "train"]);
-    assert!(
-        trained.contains("kernels cannot be kept in file/in"),
-        "{trained}"
-    );
     fails(
         job.alone().args(["compile", "cpu.bundle"]),
         &["`compile` is for GPUs"],
     );
 }
 
-/// Losses, norms and the checks of gradients are read together, at each 20th step. What is read once, as
-/// for the first step, the metrics and the checkpoint, is in both trainings.
+/// Files can have no more than the 1,024,000 bytes of the shell's limit, as on a disk that is full. Training goes on
+/// without a bundle that does not fit, too.
+fn a_full_disk_takes_no_kernels(job: &Job) {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$@\"", "sh"])
+        .arg(job.programs.join("program"))
+        .args(["--kernel-cache", "first", "--output-dir", "runs/full"])
+        .args(["--kernels", &other_bundle(job)])
+        .args(["--replicas", "1", "--epochs", "1", "--steps-per-epoch", "2"])
+        .arg("train")
+        .envs(GPU)
+        .current_dir(&job.folder);
+    let printed = succeeds(&mut command, TRAINING);
+    for warning in [
+        "warning: new kernels cannot be kept in first/default.db (File too large",
+        "warning: other.bundle (--kernels) is not used, and kernels are compiled here: it is for LLVMPIPE (",
+    ] {
+        assert!(printed.contains(warning), "{warning}: {printed}");
+    }
+    assert!(job.folder.join("runs/full/checkpoints").is_dir());
+}
+
+/// A bundle of another GPU: the same with another name of equal length.
+fn other_bundle(job: &Job) -> String {
+    const OTHER: &str = "other.bundle";
+    let mut bytes = fs::read(job.folder.join(BUNDLE)).unwrap();
+    let [name, other] = [&b"llvmpipe ("[..], b"LLVMPIPE ("];
+    let mut renamed = 0;
+    for at in 0..bytes.len() - name.len() {
+        if bytes[at..].starts_with(name) {
+            bytes[at..at + name.len()].copy_from_slice(other);
+            renamed += 1;
+        }
+    }
+    assert!(renamed > 0, "no name of a GPU in the bundle");
+    fs::write(job.folder.join(OTHER), bytes).unwrap();
+    OTHER.to_owned()
+}
+
+/// Losses, norms and the checks of gradients are read together, at each 5th step. What is read once, as for the
+/// first step, the metrics and the checkpoint, is in both trainings.
 fn a_gpu_is_not_waited_for_at_each_step(job: &Job) {
-    let [few, many] = [40, 140].map(|steps| reads(job, steps));
-    assert_eq!(many - few, (140 - 40) / 20, "{many} and {few} reads");
+    let [few, many] = [10, 35].map(|steps| reads(job, steps));
+    assert_eq!(many - few, (35 - 10) / 5, "{many} and {few} reads");
+    the_memory_of_a_gpu_is_in_the_log(job);
 }
 
 fn the_memory_of_a_gpu_is_in_the_log(job: &Job) {
-    let steps = log_of(&job.folder.join("runs/reads-140/steps.jsonl"));
-    assert_eq!(steps.len(), 140 / 20);
+    let steps = log_of(&job.folder.join("runs/reads-35/steps.jsonl"));
+    assert_eq!(steps.len(), 35 / 5);
     for step in steps {
         let bytes = |name: &str| step[name].as_u64().unwrap_or_else(|| panic!("{step}"));
         let in_use = bytes("device_memory_in_use");
@@ -164,9 +221,9 @@ fn the_memory_of_a_gpu_is_in_the_log(job: &Job) {
 /// The number of reads from the GPU in a training of an epoch of `steps` steps.
 fn reads(job: &Job, steps: usize) -> usize {
     let [output_dir, steps] = [format!("runs/reads-{steps}"), steps.to_string()];
-    let options = ["--replicas", "1", "--batch-size", "8", "--epochs", "1"];
+    let options = ["--replicas", "1", "--epochs", "1"];
     let mut command = on_gpu(job, &options);
-    command.args(["--log-every", "20", "--steps-per-epoch", &steps]);
+    command.args(["--log-every", "5", "--steps-per-epoch", &steps]);
     command.args(["--profile", "--output-dir", &output_dir, "train"]);
     let output = output(&mut command, TRAINING);
     let printed = text(&output);
@@ -178,19 +235,39 @@ fn reads(job: &Job, steps: usize) -> usize {
     reads.unwrap_or_else(|| panic!("{printed}"))
 }
 
-/// Nothing was trained, so that there is nothing to save.
-fn a_signal_while_kernels_are_compiled_ends_at_once(job: &Job) {
-    let options = ["--output-dir", "runs/stopped", "--kernel-cache", "third"];
+/// All kernels are tuned anew, as the folder cannot keep any.
+fn what_is_compiled_is_told_and_stopped_at_once(job: &Job) {
+    const COMPILING: &str = "compiling kernels for llvmpipe";
+    fs::write(job.folder.join("no-folder"), "text").unwrap();
     let mut command = gpu_alone(job);
-    command.args(options);
-    let started = job.folder.join("runs/stopped/run.json");
-    let running = Running::start(&mut command).wait_until("a training", || started.is_file());
+    let options = ["--output-dir", "runs/stopped"];
+    command
+        .args(options)
+        .args(["--kernel-cache", "no-folder/in"]);
+    let running = Running::start(&mut command).wait_until_printed(COMPILING);
     let signalled = Instant::now();
     signal(Signal::INT, running.id());
     let output = running.end(TRAINING);
     assert!(signalled.elapsed() < Duration::from_secs(5));
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
-    assert!(text(&output).contains("stopped before the first step"));
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(130), "{printed}");
+    // Nothing was trained, so that there is nothing to save.
+    assert!(printed.contains("stopped before the first step"));
+    let warning = "kernels cannot be kept in no-folder/in";
+    assert!(printed.contains(warning), "{printed}");
+    let first = printed.lines().find(|line| line.starts_with(COMPILING));
+    let first = first.unwrap_or_else(|| panic!("{printed}"));
+    assert!(first.contains("(first run on this machine)"), "{first}");
+    // Of the strategy's creation, which is the start but for its options.
+    let seconds = first
+        .strip_suffix(" s")
+        .and_then(|text| text.rsplit(' ').next());
+    let seconds: u32 = seconds.and_then(|text| text.parse().ok()).expect(first);
+    assert!(seconds <= 2, "{first}");
+}
+
+fn a_gpu_is_measured(job: &Job) {
+    gpu_measurement::is_tried(job, &job.folder.join(BUNDLE), &GPU);
 }
 
 /// A software GPU is slower than the CPU, so it must not be used by default.
@@ -209,59 +286,54 @@ fn a_gpu_in_software_is_used_where_it_is_asked_for(job: &Job) {
     fails(&mut on_gpu(job, &nccl), &["several CUDA GPUs"]);
 }
 
-/// From the same checkpoint of the CPU, both train the same steps, with one and with two replicas.
+/// From the same checkpoint of the CPU, both train the same steps, with one and with two replicas. Each of the GPU has
+/// batches of 16, which are tuned.
 fn a_gpu_goes_on_where_the_cpu_stopped(job: &Job) {
-    let train = |command: &mut Command, replicas: usize, epochs: &str, runs: &str| {
-        let (count, batch) = (replicas.to_string(), (16 / replicas).to_string());
-        command.args([
-            "--replicas",
-            &count,
-            "--batch-size",
-            &batch,
-            "--steps-per-epoch",
-            "5",
-        ]);
-        command.args([
-            "--epochs",
-            epochs,
-            "--output-dir",
-            runs,
-            "--resume",
-            "train",
-        ]);
-        let output = output(command, TRAINING);
-        assert!(output.status.success(), "{}", text(&output));
-        text(&output)
-    };
-    train(&mut job.alone(), 1, "1", "runs/start");
-    let continue_on = |command: &mut Command, replicas: usize, runs: &str| {
-        let copied = Command::new("cp")
-            .args(["-r", "runs/start", runs])
-            .current_dir(&job.folder)
-            .status();
-        assert!(copied.unwrap().success());
-        let printed = train(command, replicas, "2", runs);
-        assert!(printed.contains("resumed from"), "{printed}");
-        printed
-    };
-    continue_on(&mut job.alone(), 1, "runs/cpu");
-    let expected = (job.weights("runs/cpu"), job.metrics("runs/cpu"));
     for replicas in [1, 2] {
-        let runs = format!("runs/gpu-{replicas}");
-        let printed = continue_on(&mut on_gpu(job, &[]), replicas, &runs);
+        let global = 16 * replicas;
+        let [start, cpu, gpu] =
+            ["start", "cpu", "gpu"].map(|side| format!("runs/{side}-{replicas}"));
+        train(&mut job.alone(), [1, global], "1", &start);
+        continue_from(job, &start, &mut job.alone(), [1, global], &cpu);
+        let printed = continue_from(job, &start, &mut on_gpu(job, &[]), [replicas, 16], &gpu);
         let shares = printed.contains("2 replicas or stages share the available GPUs");
         assert_eq!(shares, replicas == 2, "{printed}");
         let what = format!("weights of {replicas} replicas on a GPU");
-        assert_near(&job.weights(&runs), &expected.0, TOLERANCE, &what);
+        assert_near(&job.weights(&gpu), &job.weights(&cpu), TOLERANCE, &what);
         let what = format!("metrics of {replicas} replicas on a GPU");
-        assert_near(&job.metrics(&runs), &expected.1, TOLERANCE, &what);
+        assert_near(&job.metrics(&gpu), &job.metrics(&cpu), TOLERANCE, &what);
     }
-    let host = ["--cross-device-ops", "host"];
-    continue_on(&mut on_gpu(job, &host), 2, "runs/again");
+    let host = &mut on_gpu(job, &["--cross-device-ops", "host"]);
+    continue_from(job, "runs/start-2", host, [2, 16], "runs/again");
     let parameters = |runs| job.manifest(runs)["parameters"].clone();
     assert_eq!(
         parameters("runs/again"),
         parameters("runs/gpu-2"),
         "bit for bit"
     );
+}
+
+/// Trains from a copy of the output folder `start` until the second epoch ends; returns what is printed.
+fn continue_from(
+    job: &Job,
+    start: &str,
+    command: &mut Command,
+    replicas_and_batch: [usize; 2],
+    runs: &str,
+) -> String {
+    let mut copy = Command::new("cp");
+    copy.args(["-r", start, runs]).current_dir(&job.folder);
+    succeeds(&mut copy, TRAINING);
+    let printed = train(command, replicas_and_batch, "2", runs);
+    assert!(printed.contains("resumed from"), "{printed}");
+    printed
+}
+
+/// Trains epochs of five steps.
+fn train(command: &mut Command, [replicas, batch]: [usize; 2], epochs: &str, runs: &str) -> String {
+    let (replicas, batch) = (replicas.to_string(), batch.to_string());
+    command.args(["--replicas", &replicas, "--batch-size", &batch]);
+    command.args(["--steps-per-epoch", "5", "--epochs", epochs]);
+    command.args(["--output-dir", runs, "--resume", "train"]);
+    succeeds(command, TRAINING)
 }

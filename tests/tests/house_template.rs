@@ -40,6 +40,16 @@ fn depend_on_this_kiln(house: &Path) {
     fs::copy(repository().join("Cargo.lock"), house.join("Cargo.lock")).unwrap();
 }
 
+/// A folder for temporary folders, in which cargo finds settings: a fast build of the engine.
+fn with_quick_engine() -> TempDir {
+    let place = tempfile::tempdir().unwrap();
+    let settings = place.path().join(".cargo");
+    fs::create_dir(&settings).unwrap();
+    let quick = "[profile.dev.package.kiln-engine]\nopt-level = 1\n";
+    fs::write(settings.join("config.toml"), quick).unwrap();
+    place
+}
+
 /// The example's tests render, compile and train a project, with the Burn of the other tests.
 #[test]
 #[ignore = "long"]
@@ -49,10 +59,12 @@ fn its_own_tests_pass_and_notice_a_change() {
     fs::create_dir_all(shared_target()).unwrap();
     let lock = repository().join("tests/fixtures/Cargo.lock");
     fs::copy(lock, shared_target().join("Cargo.lock")).unwrap();
+    let place = with_quick_engine();
     let test = |only: &str| {
         let mut cargo = cargo_outside(&["test", only], house.path());
         cargo
             .env("KILN_BUILD_DIR", shared_target())
+            .env("TMPDIR", place.path())
             .env("INSTA_UPDATE", "no");
         let output = running::output(&mut cargo, BUILD);
         (output.status.success(), text(&output))

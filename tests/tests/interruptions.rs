@@ -57,7 +57,7 @@ fn random_moments(trainer: &Trainer) {
         format!("--strategy {server} train"),
         "--strategy model-parallel --micro-batches 2 --checkpoint-steps 9".to_owned(),
     ];
-    idx_data_of(&trainer.folder.join("short"), 8, [300, 60]);
+    idx_data_of(&trainer.folder.join("short"), 8, [150, 30]);
     let command = |kind: &str, runs: &str, resume: bool| {
         let options = format!("--data-dir short --epochs 3 --batch-size 2 {kind}");
         let mut command = trainer.command(runs, &options);

@@ -1,11 +1,20 @@
-//! Memory does not grow with the number of steps.
+//! Memory does not grow with the number of steps, and that of contract tests not with the amount of data.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
-use kiln_tests::{rendered::Project, rounds::median, throughput::bytes_of};
+use kiln_tests::{
+    filled_in, folder_in_memory,
+    rendered::{Project, text},
+    rounds::median,
+    running::{Running, TRAINING},
+    throughput::bytes_of,
+};
 
 /// Anonymous resident memory of a process in MiB; the system can reclaim file pages.
 fn resident(process: u32) -> f64 {
@@ -93,4 +102,79 @@ fn forty_thousand_steps_need_no_more_memory_than_one_thousand() {
         late < early + 16.0,
         "from {early} to {late} MiB: {memory:?}"
     );
+}
+
+/// Edits that read colour images from a folder per class, and add a byte to the file `reads` for each image.
+const COLOUR_IMAGES: [(&str, &str, &str); 5] = [
+    (
+        "dataset.rs",
+        "LabelledImages, Subset",
+        "ImageFolder, Map, Subset",
+    ),
+    (
+        "dataset.rs",
+        "Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device)",
+        "Tensor::<4>::from_data(TensorData::new(pixels, [batch, height, width, 3]), device)
+                .permute([0, 3, 1, 2])",
+    ),
+    ("dataset.rs", "Channels::Gray", "Channels::Rgb"),
+    (
+        "dataset.rs",
+        "    let read = |prefix| LabelledImages::read(&folder, prefix, CLASSES, Example::new);
+    Ok((Arc::new(read(\"train\")?), Arc::new(read(\"t10k\")?)))",
+        "    let read = |split| -> Result<Examples> {
+        let images = ImageFolder::open(&folder.join(split), 256, 256)?;
+        Ok(Arc::new(Map::new(Arc::new(images), |image: kiln_engine::data::Picture| {
+            let log = concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/reads\");
+            let mut log = std::fs::File::options().append(true).create(true).open(log)?;
+            std::io::Write::write_all(&mut log, b\".\")?;
+            Ok(Example::new(&image.pixels, [image.height, image.width], image.label as u8))
+        })))
+    };
+    Ok((read(\"train\")?, read(\"test\")?))",
+    ),
+    ("model.rs", "conv([1, 32])", "conv([3, 32])"),
+];
+
+/// Waits until a process ends; returns its output and its peak memory in bytes.
+fn with_peak(process: Running) -> (Output, u64) {
+    let (start, mut peak) = (Instant::now(), 0);
+    // The memory of a process that has ended is unknown.
+    while let Some(bytes) = bytes_of(process.id(), "VmHWM").filter(|_| start.elapsed() < TRAINING) {
+        peak = bytes;
+        thread::sleep(Duration::from_millis(20));
+    }
+    (process.end(Duration::from_secs(5)), peak)
+}
+
+/// The folder is that of `--data-dir`, as the project has no such images of its own.
+#[test]
+#[ignore = "long"]
+fn contract_tests_sample_twenty_thousand_large_images() {
+    if !cfg!(target_os = "linux") {
+        return println!("skipped: only Linux tells the memory of a process in /proc");
+    }
+    let project = Project::to_edit();
+    for (file, from, to) in COLOUR_IMAGES {
+        project.edit(file, from, to);
+    }
+    let built = project.cargo(&["test", "--test", "contract", "--no-run"]);
+    let binary = built
+        .rsplit_once("(")
+        .and_then(|(_, rest)| rest.split(')').next());
+    let images = folder_in_memory();
+    filled_in::large_images(images.path());
+    let mut tests = Command::new(binary.unwrap());
+    tests
+        .current_dir(project.path())
+        .env("TRAINING_DATA_DIR", images.path());
+    let start = Instant::now();
+    let (output, peak) = with_peak(Running::start(&mut tests));
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(output.status.success(), "{}", text(&output));
+    let reads = fs::metadata(project.path().join("reads")).unwrap().len();
+    let megabytes = peak / 1_000_000;
+    println!("{reads} images read in {seconds:.1} s, with at most {megabytes} MB");
+    assert!(megabytes < 1_000, "{megabytes} MB");
+    assert!(reads < 2_000, "{reads} images were read");
 }

@@ -38,7 +38,7 @@ const CHANGED: [(&str, &str, &str); 4] = [
 /// A file of the earlier template that the current one does not have.
 const GONE: &str = "engine/src/report/gone.rs";
 /// A file of the current template that the earlier one does not have.
-const ADDED: &str = "engine/src/report/whole_file.rs";
+const ADDED: &str = "engine/src/files/whole_file.rs";
 
 /// Edits of the user, including one of the engine.
 const EDITS: [(&str, &str, &str); 3] = [
@@ -61,7 +61,7 @@ fn an_earlier_project_updates_to_this_version() {
     let earlier = tempfile::tempdir().unwrap();
     make_earlier(earlier.path());
     // A fast build, as speed does not matter here.
-    let quick = ["profile.dev.package.kiln-engine.opt-level=1"];
+    let quick = ["profile.dev.package.kiln-engine.opt-level=0"];
     let project = Project::with_own_engine(earlier.path()).with_settings(quick);
     for (file, from, to) in EDITS {
         replace_in(&project.path().join(file), from, to);

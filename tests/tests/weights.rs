@@ -4,6 +4,7 @@
 use std::{fs, path::Path, process::Command};
 
 use kiln_tests::{
+    idx::digits_of,
     job, log, pytorch,
     rendered::Project,
     running::{TRAINING, succeeds},
@@ -76,6 +77,51 @@ fn trainings_start_from_exported_weights() {
     assert!(printed.contains("--init-from is not read"), "{printed}");
 }
 
+/// The layers below are trained on the digits 0 to 4, and the task is to tell 5 to 9 apart: the file lacks the new head.
+#[test]
+#[ignore = "long"]
+fn a_new_head_on_trained_layers_beats_scratch_after_an_epoch() {
+    let project = Project::default_answers();
+    let program = project.build();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for (name, digits) in [("low", 0..=4), ("high", 5..=9)] {
+        digits_of(&at(name), digits);
+    }
+    let on = |data: &str, runs: &str, options: &[&str]| {
+        let data = at(data);
+        let words = [
+            &["--replicas", "1", "--data-dir", data.to_str().unwrap()],
+            options,
+        ]
+        .concat();
+        run(&program, &at(runs), &words)
+    };
+    on("low", "first", &["--epochs", "5"]);
+    let [whole, headless] = ["whole", "headless"].map(|name| at(&format!("{name}.safetensors")));
+    let export = ["export", "--format", "pytorch-names", "--output"];
+    let export = [&export[..], &[whole.to_str().unwrap()]].concat();
+    run(&program, &at("first"), &export);
+    pytorch::rename_layer(&whole, &headless, "output", "absent");
+    let from = ["--init-from", headless.to_str().unwrap(), "--init-partial"];
+    // Few examples of the new task: from 600, the first epoch teaches a start from scratch all that it needs.
+    for seed in ["1", "2", "3"] {
+        let one = ["--epochs", "1", "--limit-train", "128", "--seed", seed];
+        let printed = on("high", "tuned", &[&one[..], &from].concat());
+        assert!(
+            printed.contains("matched    4 of the 6 weights"),
+            "{printed}"
+        );
+        on("high", "scratch", &one);
+        let [tuned, scratch] = ["tuned", "scratch"].map(|name| test_accuracy(&at(name)));
+        println!("seed {seed}: {tuned} with trained layers, {scratch} from scratch");
+        assert!(
+            tuned > scratch + 0.1,
+            "{tuned} with trained layers, {scratch} from scratch"
+        );
+    }
+}
+
 #[test]
 #[ignore = "long"]
 fn outputs_and_exports_are_those_of_pytorch() {
@@ -98,6 +144,13 @@ fn accuracies(runs: &Path) -> Vec<f64> {
     let validations = log.iter().filter(|line| line["split"] == "validation");
     let accuracies = validations.map(|line| line["accuracy"].as_f64().unwrap());
     accuracies.collect()
+}
+
+/// The accuracy of the test at the end of a run.
+fn test_accuracy(runs: &Path) -> f64 {
+    let log = log(runs);
+    let test = log.iter().find(|line| line["split"] == "test");
+    test.and_then(|line| line["accuracy"].as_f64()).unwrap()
 }
 
 /// The last checkpoint in an output folder.

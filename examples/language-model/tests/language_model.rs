@@ -75,11 +75,7 @@ fn gradients(options: &'static [&'static str]) -> Result<Vec<(String, Vec<f32>)>
         let job = set_up(&[&fixed, options].concat())?;
         job.with_batch(4, |batch| {
             let (_, gradients) = train_step(batch)?;
-            let gradients = FlatGradients::new(&globals::model()?, gradients)?;
-            let all = gradients.iter();
-            Ok(all
-                .map(|(name, values)| (name.to_owned(), values.into_owned()))
-                .collect())
+            Ok(FlatGradients::new(&globals::model()?, gradients)?.to_named())
         })
     })
 }

@@ -53,11 +53,12 @@ pub struct DiffArgs {
     /// Compare projects of this template instead of Kiln's own: a folder, a URL, or a favourite.
     #[arg(long, value_name = "TEMPLATE", conflicts_with = "example", value_parser = super::folder::PathParser)]
     pub template: Option<PathBuf>,
-    #[command(flatten)]
-    pub version: VersionArgs,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
+    // Last, as its heading would apply to all options after it.
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// Runs `kiln diff`.

@@ -61,9 +61,10 @@ pub struct UpdateArgs {
     #[arg(long, conflicts_with_all = ALONE, conflicts_with = "go_on")]
     pub abort: bool,
     #[command(flatten)]
-    pub version: VersionArgs,
-    #[command(flatten)]
     pub renew: RenewArgs,
+    // Last, as its heading would apply to all options after it.
+    #[command(flatten)]
+    pub version: VersionArgs,
 }
 
 /// Runs `kiln update`.

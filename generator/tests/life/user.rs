@@ -5,6 +5,7 @@ use std::{
     io::Write,
     path::PathBuf,
     process::{Command, Stdio},
+    sync::Mutex,
 };
 
 use kiln::project::todo::without_marker;
@@ -102,9 +103,21 @@ impl User {
     }
 }
 
+/// What rustfmt made of a text: most files of a project are as at the check before.
+static FORMATTED: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
 /// The text as rustfmt lays it out in lines of 80 characters, with LF; as it is if rustfmt fails.
 pub fn formatted(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
+    if let Some(known) = FORMATTED.lock().unwrap().get(&text) {
+        return known.clone();
+    }
+    let formatted = by_rustfmt(text.clone());
+    FORMATTED.lock().unwrap().insert(text, formatted.clone());
+    formatted
+}
+
+fn by_rustfmt(text: String) -> String {
     let child = Command::new("rustfmt")
         .args([
             "--edition",

@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 
 use crate::{
     checkpoint::{Best, Goal},
+    console::terminal,
     globals::Split,
     options::Compare,
     picture::{curves, runs},
-    report::{RUN, log, terminal},
+    report::{RUN, log},
     run_record::{NOT_COMPARED, RunRecord, is_same, package, shown},
     task::Task,
 };

@@ -14,7 +14,8 @@
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
 //! | [`precision`], [`flops`] | matrix products in 16 bits, the loss scale of float16; counts of FLOPs |
 //! | [`ema`] | an exponential moving average of the weights |
-//! | [`loss`], [`metric`], [`layers`], [`vectors`] | losses, metrics, and layers with kernels of their own |
+//! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
+//! | [`autodiff`], `products`, [`vectors`] | operations with backward passes of their own; matrix products and functions on the CPU |
 //! | [`model`] | parameters, running statistics and random layers of any module |
 //! | [`data`] | datasets: files, batches, shards, prefetching |
 //! | [`training`] | epochs, updates and callbacks |
@@ -35,14 +36,17 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod anomalies;
+pub mod autodiff;
 mod bytes;
 pub mod checkpoint;
 pub mod comm;
 pub mod comparison;
 mod configuration;
+mod console;
 pub mod contract;
 pub mod data;
 pub mod ema;
+mod files;
 pub mod flops;
 pub mod globals;
 pub mod kernels;
@@ -51,11 +55,15 @@ pub mod layers;
 pub mod loss;
 pub mod metric;
 pub mod model;
+mod observations;
 pub mod optim;
 pub mod options;
+mod performance;
 pub mod picture;
 pub mod pipeline;
 pub mod precision;
+#[cfg(feature = "cpu-layers")]
+pub mod products;
 pub mod rate_finder;
 pub mod replica;
 pub mod report;

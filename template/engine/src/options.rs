@@ -103,7 +103,7 @@ pub struct Options {
     #[arg(long, global = true, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub timeout: Duration,
 
-    /// Seed of the initial weights and the order of examples.
+    /// Seed of the initial weights, the order of examples, augmentation and dropout.
     #[arg(long, global = true, default_value_t = 42)]
     pub seed: u64,
 
@@ -379,7 +379,8 @@ pub struct Export {
 pub enum WeightFormat {
     /// A safetensors file with the names and layouts of Burn.
     Safetensors,
-    /// A safetensors file with the names and layouts of PyTorch's layers, for `load_state_dict`.
+    /// A safetensors file with the names and layouts of PyTorch's layers, for `load_state_dict`; renames at
+    /// WEIGHT_NAMES in src/model.rs are read backwards.
     PytorchNames,
 }
 

@@ -28,7 +28,9 @@ fn metrics(replicas: usize, examples: usize) -> Result<Vec<MergedMetric>> {
 #[test]
 fn every_metric_counts_each_example_once() {
     contract("metric.set", || {
-        for (replicas, examples) in [(1, 7), (2, 7), (3, 2)] {
+        // Odd, so that the shares of two replicas differ.
+        let examples = amounts().few.min(7);
+        for (replicas, examples) in [(1, examples), (2, examples), (3, 2)] {
             let metrics = metrics(replicas, examples)?;
             ensure!(!metrics.is_empty(), "there is no metric, not even the loss");
             for metric in metrics {

@@ -1,6 +1,6 @@
 use std::{
     panic,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
 };
 
@@ -63,19 +63,30 @@ const LARGE: usize = 10_000;
 
 /// The amounts for this task: fewer examples if images are large, so that the tests take about as long.
 pub fn amounts() -> &'static Amounts {
-    static IS_LARGE: OnceLock<bool> = OnceLock::new();
-    match IS_LARGE.get_or_init(|| has_large_images().unwrap_or(false)) {
+    match has_large_images() {
         true => &OF_LARGE,
         false => &OF_SMALL,
     }
 }
 
-fn has_large_images() -> Result<bool> {
+/// False if an example cannot be read, which the tests of its site report.
+fn has_large_images() -> bool {
+    static IS_LARGE: OnceLock<bool> = OnceLock::new();
+    *IS_LARGE.get_or_init(|| matches!(thread::spawn(reads_large_image).join(), Ok(Ok(true))))
+}
+
+fn reads_large_image() -> Result<bool> {
     let examples = read_examples(&Args::try_parse_from(["contract"])?)?.0;
     let device = visible_devices().remove(0).without_autodiff();
     let batch = Batch::collate(vec![examples.get(0)?], &device)?;
     let images = batch.images().map(|images| images.shape().num_elements());
     Ok(images.is_some_and(|values| values > LARGE))
+}
+
+/// A turn of a test with large images: one test at a time keeps their memory small on any number of cores.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    has_large_images().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The examples of `read_examples`, or a sample of them at equal intervals.
@@ -106,6 +117,7 @@ pub fn contract(id: &str, check: impl FnOnce() -> Result<()> + Send + 'static) {
         sites.contains(&format!("id = \"{id}\"")),
         "todos.toml has no site {id}"
     );
+    let _turn = turn();
     let problem = match thread::spawn(check).join() {
         Ok(Ok(())) => return,
         Ok(Err(error)) => format!("{error:#}"),

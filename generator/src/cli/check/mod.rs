@@ -39,13 +39,13 @@ const STOPPED: i32 = 143;
 
 /// The long help of `kiln check`.
 pub(crate) const WHAT: &str = "\
-Checks that a project builds, passes its contract tests, trains and resumes.
+Check that a project builds, passes its contract tests, trains and resumes.
 
 The checks, in order, with Cargo's dev profile, so that `cargo test` has nothing left to compile:
   build           `cargo test --test contract --no-run`, which also builds the program
   contract tests  `cargo test --test contract`
-  one replica     trains two epochs of four steps, then tests: the program succeeds, logs each epoch,
-                  and every number is finite
+  one replica     trains two epochs of four steps, then tests: the program succeeds, logs each
+                  epoch, and every number is finite
   two replicas    the same training with the same global batch on two replicas: as many steps and
                   examples. Other numbers may differ, for example with dropout or batch
                   normalisation; where they must be equal, the contract tests compare them

@@ -356,7 +356,7 @@ mod tests {
         );
         let parsed: toml::Table = manifest.parse().unwrap();
         assert_eq!(parsed["profile"]["release"]["lto"], true.into());
-        assert!(parsed["profile"]["dev"]["package"]["burn-flex"].is_table());
+        assert!(parsed["profile"]["dev"]["package"]["gemm-f32"].is_table());
         assert!(
             manifest.contains("# Each is one of the engine"),
             "comments are kept"

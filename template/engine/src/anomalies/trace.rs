@@ -7,7 +7,7 @@ use std::{
 
 use burn::{module::ParamId, tensor::Tensor};
 
-use crate::{layers::map_gradient, replica::read_data};
+use crate::{autodiff::map_gradient, replica::read_data};
 
 /// The record of one step of a replica, shared by the threads of its pipeline stages.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::folder::Files;
+use super::Files;
 use crate::bytes::hex;
 
 /// File of the checksums of all other files.

@@ -1,7 +1,6 @@
 //! Atomic writes of folders: files and checksums go to a temporary folder, which is then renamed.
 
 use std::{
-    ffi::OsStr,
     fs::{self, File},
     io::{self, ErrorKind, Write as _},
     path::{Path, PathBuf},
@@ -10,15 +9,12 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, anyhow};
-use indexmap::IndexMap;
 
-use super::checksums::{self, checksum};
-
-/// The contents of a checkpoint's files, by file name.
-pub type Files = IndexMap<String, Vec<u8>>;
-
-/// Prefix of the subfolders of a linked folder for the checkpoints of earlier runs; a number follows.
-const EARLIER: &str = "earlier.";
+use super::{
+    Files,
+    checksums::{self, checksum},
+};
+use crate::files::{parent, rename, sync_folder};
 
 /// Prefix of temporary folders, which are never read.
 const TEMPORARY: &str = ".tmp-";
@@ -119,85 +115,31 @@ pub fn read(path: &Path) -> Result<Files, Unusable> {
 /// # Errors
 /// The file is missing or unreadable.
 pub fn read_file(folder: &Path, name: &str) -> Result<Vec<u8>, Unusable> {
-    fs::read(folder.join(name)).map_err(|error| {
-        let kind = error.kind();
-        let error = Error::new(error).context(format!("cannot read its {name}"));
-        match kind {
-            // Of a folder that is missing itself, too.
-            ErrorKind::NotFound | ErrorKind::NotADirectory => Unusable::Damaged(error),
-            _ => Unusable::Unreadable(error),
-        }
-    })
+    fs::read(folder.join(name)).map_err(|error| unusable(name, error))
 }
 
-/// Renames files and folders of an earlier run from `NAME.EXTENSION` to `NAME.N.EXTENSION`, with the first
-/// number that is free for all, so that nothing is deleted or overwritten. The target of a link stays, as
-/// on a cluster it may be the only writable folder: its contents move to its subfolder `earlier.N`. Returns
-/// the old and new paths.
+/// Checks that the folder at `path` has all its files, without reading them.
 ///
 /// # Errors
-/// A file or folder cannot be renamed.
-pub fn set_aside(paths: &[PathBuf]) -> Result<Vec<(PathBuf, PathBuf)>> {
-    let mut there = Vec::new();
-    for path in paths {
-        match fs::canonicalize(path) {
-            Ok(real) => there.push((path, real)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
-        }
+/// A file is missing or unreadable; the message names it.
+pub fn ensure_whole(path: &Path) -> Result<(), Unusable> {
+    let list = read_file(path, checksums::FILE)?;
+    let entries = checksums::parse(&list);
+    for (_, name) in entries.map_err(|problem| Unusable::Damaged(anyhow!(problem)))? {
+        fs::metadata(path.join(name)).map_err(|error| unusable(name, error))?;
     }
-    let is_linked_folder = |path: &Path| path.is_symlink() && path.is_dir();
-    let aside = |path: &Path, real: &Path, number: usize| match is_linked_folder(path) {
-        true => path.join(format!("{EARLIER}{number}")),
-        false if path.is_symlink() => numbered(real, number),
-        false => numbered(path, number),
-    };
-    let is_free = |number: &usize| {
-        let mut names = there.iter().map(|(path, real)| aside(path, real, *number));
-        names.all(|path| path.symlink_metadata().is_err())
-    };
-    let number = (1..).find(is_free).context("no number is free")?;
-    let mut renamed = Vec::new();
-    for (path, real) in there {
-        let aside = aside(path, &real, number);
-        match is_linked_folder(path) {
-            true => move_contents(path, &aside)?,
-            false => rename(&real, &aside)?,
-        }
-        renamed.push((path.clone(), aside));
-    }
-    Ok(renamed)
+    Ok(())
 }
 
-/// Moves the files of a run into a new subfolder, the latest checkpoint last: after a kill in between,
-/// `--resume` still uses that one.
-fn move_contents(folder: &Path, to: &Path) -> Result<()> {
-    let cannot = || format!("cannot set the files in {} aside", folder.display());
-    let names = fs::read_dir(folder).with_context(cannot)?;
-    let names = names.map(|entry| Ok(entry?.file_name()));
-    let mut names = names.collect::<io::Result<Vec<_>>>().with_context(cannot)?;
-    names.retain(|name| {
-        let name = name.to_string_lossy();
-        // Checkpoints, and the folders of event files.
-        let is_of_run = name.starts_with("step-") || ["train", "validation"].contains(&&*name);
-        is_of_run && folder.join(&*name).is_dir()
-    });
-    names.sort();
-    fs::create_dir(to).with_context(cannot)?;
-    let mut names = names.iter();
-    names.try_for_each(|name| rename(&folder.join(name), &to.join(name)))
-}
-
-/// `runs/metrics.jsonl` to `runs/metrics.1.jsonl`.
-fn numbered(path: &Path, number: usize) -> PathBuf {
-    let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
-    let stem = text(path.file_stem());
-    path.with_file_name(match path.extension() {
-        None => format!("{stem}.{number}"),
-        extension => format!("{stem}.{number}.{}", text(extension)),
-    })
+/// The meaning of an I/O error for the folder of the file `name`. Only a missing file counts as damage.
+fn unusable(name: &str, error: io::Error) -> Unusable {
+    let kind = error.kind();
+    let error = Error::new(error).context(format!("cannot read its {name}"));
+    match kind {
+        // Of a folder that is missing itself, too.
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Unusable::Damaged(error),
+        _ => Unusable::Unreadable(error),
+    }
 }
 
 /// Renames an unusable checkpoint, such as `step-7`, to the first free name of `step-7.damaged`,
@@ -215,13 +157,6 @@ pub fn mark(path: &Path, why: &str) -> Result<PathBuf> {
     let marked = free.next().context("no name is free")?;
     rename(path, &marked)?;
     Ok(marked)
-}
-
-fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to)
-        .map_err(Error::from)
-        .and_then(|()| sync_folder(parent(to)))
-        .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
 }
 
 /// Removes the folder at `path`; a kill in between leaves nothing that looks like a checkpoint.
@@ -292,14 +227,6 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Flushes the entries of `folder` to disk. Windows cannot open folders, and needs no such call.
-fn sync_folder(folder: &Path) -> Result<()> {
-    if cfg!(unix) {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
-}
-
 /// A hidden temporary name in the same folder, so that a rename stays within one file system.
 fn beside(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().context("the path names no folder")?;
@@ -309,13 +236,6 @@ fn beside(path: &Path) -> Result<PathBuf> {
     let (id, name) = (process::id(), name.to_string_lossy());
     let name = format!("{TEMPORARY}{id}-{nanos}-{name}");
     Ok(path.with_file_name(name))
-}
-
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
 }
 
 #[cfg(test)]
@@ -428,37 +348,6 @@ mod tests {
             panic!("an I/O error is taken for damage");
         };
         assert!(format!("{error:#}").contains("cannot read its a.bin"));
-    }
-
-    #[test]
-    fn files_of_an_earlier_run_get_one_number_and_links_stay() {
-        let parent = tempfile::tempdir().unwrap();
-        let [runs, disk] = ["runs", "disk"].map(|name| parent.path().join(name));
-        fs::create_dir_all(disk.join("checkpoints/step-1")).unwrap();
-        fs::create_dir(&runs).unwrap();
-        for name in ["metrics.jsonl", "metrics.1.jsonl"] {
-            fs::write(runs.join(name), "{}").unwrap();
-        }
-        #[cfg(unix)]
-        std::os::unix::fs::symlink(disk.join("checkpoints"), runs.join("checkpoints")).unwrap();
-        #[cfg(not(unix))]
-        fs::rename(disk.join("checkpoints"), runs.join("checkpoints")).unwrap();
-        let paths = ["metrics.jsonl", "tensorboard", "checkpoints"].map(|name| runs.join(name));
-        let renamed = set_aside(&paths).unwrap();
-        let names = renamed
-            .iter()
-            .map(|(_, to)| to.file_name().unwrap().to_str().unwrap());
-        let folder = if cfg!(unix) {
-            "earlier.2"
-        } else {
-            "checkpoints.2"
-        };
-        assert_eq!(names.collect::<Vec<_>>(), ["metrics.2.jsonl", folder]);
-        assert!(renamed[1].1.join("step-1").is_dir());
-        #[cfg(unix)]
-        assert!(disk.join("checkpoints/earlier.2/step-1").is_dir());
-        #[cfg(unix)]
-        assert!(runs.join("checkpoints").is_symlink());
     }
 
     #[test]

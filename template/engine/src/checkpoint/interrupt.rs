@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{globals, kernels, report::terminal, workers::exit_at_once};
+use crate::{console::terminal, globals, kernels};
 
 /// Signals that request a stop.
 #[cfg(unix)]
@@ -186,9 +186,14 @@ pub fn writing() -> Guard {
     Guard::of(&WRITING)
 }
 
-/// Waits for a checkpoint write in progress in this process, for up to a minute.
-pub fn wait_for_write() {
+/// Ends this process at once, except that a checkpoint being written is completed. `std::process::exit`
+/// could hang on a thread that is exiting but blocked, for example on a lost worker.
+pub fn exit_at_once(status: i32) -> ! {
     wait_for(&WRITING);
+    #[cfg(unix)]
+    signal_hook::low_level::exit(status);
+    #[cfg(not(unix))]
+    std::process::exit(status)
 }
 
 fn wait_for(work: &AtomicUsize) {

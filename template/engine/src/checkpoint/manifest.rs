@@ -7,7 +7,10 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::folder::{self, Files, Unusable};
+use super::{
+    Files,
+    folder::{self, Unusable},
+};
 use crate::{
     metric::MetricStates, precision::LossScale, run_record::RunRecord, training::StoppingState,
 };

@@ -7,7 +7,6 @@
 mod checksums;
 mod folder;
 pub mod interrupt;
-pub mod lock;
 mod manifest;
 mod save;
 mod trainable;
@@ -23,24 +22,27 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::Module;
+use indexmap::IndexMap;
 
 use folder::Unusable;
-pub use folder::{Files, set_aside};
 pub use manifest::{Manifest, Progress};
 use trainable::{EMA, ModelFiles};
 pub(crate) use trainable::{MODEL, load_model, model_files};
 pub use writer::Writer;
 
 use crate::{
+    console::terminal,
     ema::{self, Average, EmaConfig, Weights},
     globals::{self, Split},
     metric::{MetricStates, merge_metric_states},
     options::Options,
     precision,
-    report::terminal,
     run_record::RunRecord,
     task::{Metrics, Task, TrainState},
 };
+
+/// The contents of a checkpoint's files, by file name.
+pub type Files = IndexMap<String, Vec<u8>>;
 
 /// The validation metric that selects the best checkpoint, and that `--patience` follows.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +153,23 @@ impl Checkpoints {
         }
         // Better to fail now than after an epoch.
         folder::ensure_writable(&self.folder).with_context(cannot)
+    }
+
+    /// Creates the folder again, with a warning, if somebody has deleted it since [`prepare`](Self::prepare).
+    ///
+    /// # Errors
+    /// It cannot be created, such as if the output folder is gone, too.
+    fn ensure_folder(&self) -> Result<()> {
+        if self.folder.is_dir() {
+            return Ok(());
+        }
+        let cannot = || format!("cannot create {} again", self.folder.display());
+        fs::create_dir(&self.folder).with_context(cannot)?;
+        terminal::warn(format_args!(
+            "warning: {} was deleted, with all checkpoints in it: it is created again for the next ones",
+            self.folder.display()
+        ));
+        Ok(())
     }
 
     /// Renames the checkpoint saved before a validation whose loss is not finite, so that training resumes

@@ -9,44 +9,26 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use burn::module::Module;
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    Checkpoint, Checkpoints, Manifest, Progress, Writer,
-    folder::{self, Files, Share, Unusable},
+    Checkpoint, Checkpoints, Files, Manifest, Progress,
+    folder::{self, Share, Unusable},
     interrupt, name, name_within_epoch, set_apart,
     trainable::{self, EMA, MODEL, ModelSnapshot, Snapshot},
+    writer::{ReplicaStatistics, Saved, Writer},
 };
 use crate::{
+    console::terminal,
     ema::{self, Weights},
     globals::{self, Split},
     metric::{MetricStates, metric_states},
     model::running_statistics,
     options::Options,
+    performance::profile::{Phase, span},
     precision,
-    report::profile::{Phase, span},
     task::{Metrics, Task},
     training::StoppingState,
 };
-
-/// The part of a replica's state that may differ between replicas.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ReplicaStatistics {
-    /// The number of [`globals::revision`]. While it and the statistics stay the same, so do the files of a
-    /// checkpoint.
-    revision: u64,
-    /// The running statistics of the model.
-    of_model: Vec<f32>,
-    /// Those of the averaged weights; empty without `--ema`.
-    of_average: Vec<f32>,
-}
-
-/// A checkpoint whose model and optimizers were written, or are being written.
-pub struct Saved {
-    path: PathBuf,
-    step: usize,
-    replicas: Vec<ReplicaStatistics>,
-}
 
 /// The state of a training, of which there is one copy at a time.
 struct State<M> {
@@ -74,7 +56,7 @@ impl Checkpoints {
     /// Training waits for the end of the previous write, and while its parameters are checked to be finite. The
     /// writer copies the state, unless it comes from a GPU.
     /// If the state is that of the last checkpoint, but for the progress and the metrics, it waits for
-    /// neither: the new checkpoint gets the files of that one.
+    /// neither: the new checkpoint gets the files of that one, unless somebody has deleted them since.
     ///
     /// # Errors
     /// A parameter is not finite, or the previous checkpoint could not be written; earlier ones are untouched.
@@ -115,13 +97,17 @@ impl Checkpoints {
         let is_chief = strategy.is_chief();
         let guards = (saving, is_chief.then(interrupt::writing));
         // All processes have the same statistics, and decide alike.
-        if let Some(saved) = writer.take_saved(progress.step, &replicas) {
+        if let Some(saved) = writer.take_saved(progress.step, &replicas)
+            && strategy.read_by_chief("the files of a checkpoint", || {
+                writer.still_has(&saved, &path)
+            })?
+        {
             if !is_chief {
                 return Ok(());
             }
             return writer.follow(move || {
                 let _guards = guards;
-                save.write_with_files_of(&saved.path).context(cannot)
+                save.follow(&saved.path).context(cannot)
             });
         }
         let averages = options.ema.is_some();
@@ -197,6 +183,28 @@ impl Save {
         self.put(|path| folder::write(path, &files))
     }
 
+    /// As [`write_with_files_of`](Self::write_with_files_of). If somebody deletes the other checkpoint meanwhile, its
+    /// state is lost, as the training has gone on: a warning says so, and the training needs no end.
+    fn follow(self, other: &Path) -> Result<()> {
+        let path = self.path.clone();
+        let Err(error) = self.write_with_files_of(other) else {
+            return Ok(());
+        };
+        let gone = match folder::ensure_whole(other) {
+            // Not once the new checkpoint is there, which replaces the other one.
+            Err(gone) if !path.exists() => gone,
+            _ => return Err(error),
+        };
+        terminal::warn(format_args!(
+            "warning: {} is not saved: it would have had the files of {}, which was deleted or damaged ({:#}); \
+             the training goes on, and writes the next checkpoint whole",
+            path.display(),
+            other.display(),
+            gone.into_error()
+        ));
+        Ok(())
+    }
+
     /// Writes the checkpoint with the files of another one, whose model and optimizers are the same.
     fn write_with_files_of(mut self, other: &Path) -> Result<()> {
         let of_other = Manifest::peek(other).map_err(Unusable::into_error)?;
@@ -226,6 +234,7 @@ impl Save {
             }
             Err(Unusable::Damaged(_)) => {}
         }
+        checkpoints.ensure_folder()?;
         write(path)?;
         let step = self.manifest.progress.step;
         let before_validation = checkpoints.folder.join(name_within_epoch(step));
@@ -284,19 +293,6 @@ fn ema_snapshot<T: Task>() -> Result<ModelSnapshot<T::Model>> {
     let models = strategy.run_on_all(|replica| globals::model_with::<T>(Weights::Ema, replica))?;
     let model = models.into_iter().next().context("there is no replica")?;
     strategy.run_on_first(move |_| ModelSnapshot::new(model))
-}
-
-impl Writer {
-    /// The last checkpoint, if it was saved at update number `step` from replicas in this state; at most once.
-    fn take_saved(&mut self, step: usize, replicas: &[ReplicaStatistics]) -> Option<Saved> {
-        let saved = self.saved.take()?;
-        (saved.step == step && saved.replicas == replicas).then_some(saved)
-    }
-
-    /// Notes the checkpoint that was begun last.
-    fn note_saved(&mut self, saved: Saved) {
-        self.saved = Some(saved);
-    }
 }
 
 #[cfg(all(test, unix))]

@@ -9,7 +9,7 @@ use burn::{
 };
 use sha2::{Digest, Sha256};
 
-use super::folder::Files;
+use super::Files;
 use crate::{
     bytes::{hex, to_bytes, to_values},
     model::{

@@ -1,10 +1,34 @@
 //! Checkpoints are serialized, hashed and written on a thread of their own, while training goes on.
 
-use std::thread::{self, JoinHandle};
+use std::{
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
+};
 
 use anyhow::{Context, Result, anyhow};
+use serde::{Deserialize, Serialize};
 
-use super::save::Saved;
+use super::folder;
+use crate::console::terminal;
+
+/// The part of a replica's state that may differ between replicas.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplicaStatistics {
+    /// The number of [`crate::globals::revision`]. While it and the statistics stay the same, so do the files of a
+    /// checkpoint.
+    pub revision: u64,
+    /// The running statistics of the model.
+    pub of_model: Vec<f32>,
+    /// Those of the averaged weights; empty without `--ema`.
+    pub of_average: Vec<f32>,
+}
+
+/// A checkpoint whose model and optimizers were written, or are being written.
+pub struct Saved {
+    pub path: PathBuf,
+    pub step: usize,
+    pub replicas: Vec<ReplicaStatistics>,
+}
 
 /// Writes one checkpoint at a time.
 ///
@@ -16,7 +40,7 @@ use super::save::Saved;
 pub struct Writer {
     writing: Option<JoinHandle<Result<()>>>,
     /// The last checkpoint that was begun.
-    pub(super) saved: Option<Saved>,
+    saved: Option<Saved>,
 }
 
 impl Writer {
@@ -64,6 +88,11 @@ impl Writer {
         self.writing.take().map_or(Ok(()), result)
     }
 
+    /// Whether a write is in progress.
+    fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
     /// Reports a write that has failed, without waiting for one in progress.
     ///
     /// # Errors
@@ -73,6 +102,40 @@ impl Writer {
             Some(writing) if writing.is_finished() => self.finish(),
             _ => Ok(()),
         }
+    }
+
+    /// The last checkpoint, if it was saved at update number `step` from replicas in this state; at most once.
+    pub fn take_saved(&mut self, step: usize, replicas: &[ReplicaStatistics]) -> Option<Saved> {
+        let saved = self.saved.take()?;
+        (saved.step == step && saved.replicas == replicas).then_some(saved)
+    }
+
+    /// Whether a new checkpoint at `path` can have the files of the one that was `saved` last. If that one is on disk
+    /// no more, a warning names it. While it is being written, nobody can tell.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn still_has(&mut self, saved: &Saved, path: &Path) -> Result<bool> {
+        self.check()?;
+        if self.is_writing() {
+            return Ok(true);
+        }
+        let whole = folder::ensure_whole(&saved.path);
+        if let Err(gone) = whole {
+            terminal::warn(format_args!(
+                "warning: {} was deleted or damaged ({:#}): {} is written whole",
+                saved.path.display(),
+                gone.into_error(),
+                path.display()
+            ));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Notes the checkpoint that was begun last.
+    pub fn note_saved(&mut self, saved: Saved) {
+        self.saved = Some(saved);
     }
 }
 

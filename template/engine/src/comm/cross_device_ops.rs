@@ -1,3 +1,5 @@
+//! Collective operations between replicas, and those between the threads of a process.
+
 use std::{
     mem,
     ops::Range,

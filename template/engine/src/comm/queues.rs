@@ -1,3 +1,5 @@
+//! Queues between replicas.
+
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},

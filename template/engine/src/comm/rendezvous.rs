@@ -1,3 +1,5 @@
+//! A barrier that fails for all parties at once.
+
 use std::{
     fmt::Display,
     hint::spin_loop,

@@ -45,7 +45,7 @@ pub(crate) enum Refusal {
 impl Refusal {
     /// Prints the refusal, and exits: with 2, or with 0 after `--help` and `--version`.
     pub fn exit(self) -> ! {
-        use crate::report::terminal::warn;
+        use crate::console::terminal::warn;
         match self {
             Refusal::CommandLine(error, notes) if !notes.is_empty() => {
                 // A closed standard error cannot be reported.

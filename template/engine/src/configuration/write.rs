@@ -12,8 +12,8 @@ use super::{
     kind::Kind,
 };
 use crate::{
-    checkpoint::set_aside,
-    report::{terminal, whole_file},
+    console::terminal,
+    files::{set_aside, whole_file},
     run_record::{Options, RunRecord},
 };
 

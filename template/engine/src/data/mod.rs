@@ -7,26 +7,21 @@
 
 mod dataset;
 mod distributed;
-#[cfg(feature = "download")]
-pub mod download;
-mod idx;
-#[cfg(feature = "image-folder")]
-mod image_folder;
-mod labelled_images;
 mod limits;
-mod prefetch;
 mod random;
-mod shard;
+mod sources;
 mod splits;
 
 pub use dataset::{Cached, Dataset, Map, Subset, Zip, hash_all};
-pub use distributed::{Augment, BatchInfo, BatchOptions, DistributedDataset, Epoch, Remainder};
-pub use idx::{Idx, read_idx, read_idx_file};
-#[cfg(feature = "image-folder")]
-pub use image_folder::{ImageFolder, Picture};
-pub use labelled_images::LabelledImages;
+pub use distributed::{
+    Augment, BatchInfo, BatchOptions, Collate, DistributedDataset, Epoch, Remainder, Shard,
+};
 pub use random::stream;
-pub use shard::{Collate, Shard};
+#[cfg(feature = "download")]
+pub use sources::download;
+pub use sources::{Idx, LabelledImages, read_idx, read_idx_file};
+#[cfg(feature = "image-folder")]
+pub use sources::{ImageFolder, Picture};
 pub use splits::Datasets;
 
 // For implementations of `Dataset::hash_labels`.

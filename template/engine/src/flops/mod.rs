@@ -11,16 +11,12 @@ mod recording;
 
 use std::cell::RefCell;
 
-use anyhow::Result;
-
 pub(crate) use count::unrecorded;
 pub use count::{Flops, count};
 pub use recording::{Observed, Recording, add};
 pub(crate) use recording::{
     attention, convolution, product, self_attention, transposed_convolution,
 };
-
-use crate::{globals, precision::unrounded, task::Task};
 
 /// The count of this thread's replica.
 enum State {
@@ -62,31 +58,12 @@ pub(crate) fn recording() -> Option<Recording> {
     })
 }
 
-/// Trains with `step` on a shard of `examples` examples and records its layers, if the count of its FLOPs or the check
-/// of [`unrounded`] is due.
-///
-/// # Errors
-/// Those of `step`.
-pub(crate) fn observe<T: Task, R>(
-    examples: usize,
-    tokens: Option<usize>,
-    step: impl FnOnce() -> Result<R>,
-) -> Result<R> {
-    let is_armed = STATE.with_borrow(|state| matches!(state, State::Armed));
-    if !(is_armed || unrounded::is_due()) || examples == 0 {
-        return step();
-    }
-    let recording = Recording::default();
-    let output = recording.clone().during(step)?;
-    let observed = recording.finish();
-    globals::with_model::<T, _>(|model| {
-        if unrounded::is_due() {
-            unrounded::check(model, &observed);
-        }
-        if is_armed {
-            let flops = count(model, &observed, examples, tokens);
-            STATE.set(State::Counted(flops));
-        }
-    })?;
-    Ok(output)
+/// Whether [`arm`] asked for a count of the next shard.
+pub(crate) fn is_armed() -> bool {
+    STATE.with_borrow(|state| matches!(state, State::Armed))
+}
+
+/// Keeps the result of the count until [`take`].
+pub(crate) fn set_counted(flops: Flops) {
+    STATE.set(State::Counted(flops));
 }

@@ -6,10 +6,10 @@ use std::{
     sync::{Once, OnceLock},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::{
     cubecl::{
-        bundle::{self, EnvironmentInfo, ExportOptions, SqliteBundle},
+        bundle::{self, BundleError, EnvironmentInfo, ExportOptions, SqliteBundle},
         config::{CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig},
         environment::{self, Namespace},
     },
@@ -17,7 +17,7 @@ use burn::{
 };
 
 use super::warnings::{self, Made};
-use crate::{options::Options, report::terminal, run_record};
+use crate::{console::terminal, options::Options, run_record};
 
 /// The first segment of the namespaces of CubeCL's records of past runs, and of results of tuning.
 const RECORDS: &str = "records";
@@ -180,6 +180,25 @@ fn version() -> String {
     let namespace = Namespace::new("");
     let mut parts = namespace.as_str().split('/');
     parts.nth(1).unwrap_or_default().to_owned()
+}
+
+/// Checks that [`export`] may replace `file`, before minutes of tuning.
+///
+/// # Errors
+/// The file exists and is no bundle.
+pub fn ensure_replaceable(file: &Path) -> Result<()> {
+    if !file.exists() {
+        return Ok(());
+    }
+    match SqliteBundle::open(file) {
+        // One of another version of CubeCL is a bundle, too.
+        Ok(_) | Err(BundleError::UnsupportedDatabase(_)) => Ok(()),
+        Err(error) => bail!(
+            "cannot write the kernels to {}: it exists and is not a cubecl bundle ({error}); choose another \
+             name, or remove the file first",
+            file.display()
+        ),
+    }
 }
 
 /// Writes the kernels on disk and the results of tuning to a bundle, for machines with GPUs like `devices`.

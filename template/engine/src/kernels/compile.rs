@@ -2,14 +2,14 @@
 
 use anyhow::{Result, ensure};
 
-use super::{export, note_first_step};
+use super::{ensure_replaceable, export, note_first_step};
 use crate::{
+    console::terminal,
     data::{Datasets, DistributedDataset},
     globals::{self, Split},
     loss::Losses,
     options::Compile,
     replica::is_cpu,
-    report::terminal,
     task::Task,
     training::Inputs,
 };
@@ -42,6 +42,7 @@ pub fn compile<T: Task>(
         !is_cpu(&devices[..1]),
         "`compile` is for GPUs, and this training is on the CPU, which compiles no kernels"
     );
+    strategy.read_by_chief("the bundle", || ensure_replaceable(&options.bundle))?;
     globals::reset_metrics::<T>(Split::Train)?;
     run(&datasets.train, steps.train)?;
     globals::merged_metrics::<T>(Split::Train)?;

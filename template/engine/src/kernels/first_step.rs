@@ -20,7 +20,7 @@ use burn::{
 };
 
 use super::cache::{self, Kept};
-use crate::report::terminal;
+use crate::console::terminal;
 
 /// Time from the first launch of a kernel to the first message, and the longest between two.
 const FIRST_MESSAGE: Duration = Duration::from_secs(1);

@@ -14,9 +14,9 @@ mod no_gpu;
 mod warnings;
 
 #[cfg(feature = "gpu")]
-use cache::export;
+use cache::{ensure_replaceable, export};
 #[cfg(not(feature = "gpu"))]
-use no_gpu::export;
+use no_gpu::{ensure_replaceable, export};
 
 use anyhow::Result;
 

@@ -26,8 +26,8 @@ use clap::{CommandFactory, parser::ValueSource};
 
 use crate::{
     checkpoint::interrupt::{self, DUPLICATE, on_signals},
+    console::terminal,
     options::Launch,
-    report::terminal,
     run_record,
     workers::install_hint,
 };

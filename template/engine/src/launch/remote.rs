@@ -16,11 +16,12 @@ use burn::{
 };
 
 use crate::{
+    checkpoint::interrupt::exit_at_once,
+    console::terminal,
     options::Serve,
     replica::{chosen_devices, open_devices, visible_devices},
-    report::terminal,
     run_record::package,
-    workers::{Alone, exit_at_once},
+    workers::Alone,
 };
 
 /// Default port of a server in `--hosts`.

@@ -2,15 +2,15 @@
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
-    tensor::{Int, Tensor},
+    tensor::{Int, Shape, Tensor},
 };
 use rayon::prelude::*;
 
-use super::{
-    operation::{self, Operation, tensor},
-    rows::{ROWS, largest, sum},
+use super::rows::{ROWS, largest, sum};
+use crate::{
+    autodiff::operation::{self, Operation, tensor},
+    vectors::{exp, vectorized},
 };
-use crate::vectors::{exp, vectorized};
 
 /// The losses; `None` if unsupported: another device or type, gradient checkpointing, or shapes that do not
 /// match.
@@ -28,16 +28,20 @@ pub fn on_cpu<const D: usize, const E: usize>(
     }
     let cross_entropy = CrossEntropy {
         classes: *classes,
-        labels: labels.clone(),
+        labels: labels.clone().reshape([-1]),
+        shape: labels.shape(),
     };
     operation::on_cpu(cross_entropy, [logits])
 }
 
-/// From `[.., classes]` to `[..]`, the shape of the labels.
+/// From `[.., classes]` to `[..]`, the shape of the labels. Not generic, as it would be compiled with the program,
+/// which debug builds do not optimise.
 #[derive(Clone, Debug)]
-struct CrossEntropy<const E: usize> {
+struct CrossEntropy {
     classes: usize,
-    labels: Tensor<E, Int>,
+    /// `[rows]`.
+    labels: Tensor<1, Int>,
+    shape: Shape,
 }
 
 /// The state of a row of logits.
@@ -49,7 +53,7 @@ struct Row {
     log_sum: f32,
 }
 
-impl<const E: usize> Operation<Flex, 1> for CrossEntropy<E> {
+impl Operation<Flex, 1> for CrossEntropy {
     type Kept = Vec<Row>;
 
     fn forward(&self, [logits]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
@@ -68,7 +72,7 @@ impl<const E: usize> Operation<Flex, 1> for CrossEntropy<E> {
         parts.for_each(|((losses, rows), values)| {
             vectorized!(self.forward_rows(values, losses, rows));
         });
-        (tensor(losses, self.labels.dims()), rows)
+        (tensor(losses, self.shape.clone()), rows)
     }
 
     fn backward(
@@ -89,7 +93,7 @@ impl<const E: usize> Operation<Flex, 1> for CrossEntropy<E> {
     }
 }
 
-impl<const E: usize> CrossEntropy<E> {
+impl CrossEntropy {
     #[inline(always)]
     fn forward_rows(&self, values: &[f32], losses: &mut [f32], rows: &mut [Row]) {
         let all = values.chunks_exact(self.classes).zip(losses).zip(rows);

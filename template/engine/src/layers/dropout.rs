@@ -1,3 +1,5 @@
+//! Dropout that draws from the random numbers of its replica.
+
 use burn::{
     module::Module,
     nn::DropoutConfig,

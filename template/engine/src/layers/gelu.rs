@@ -6,8 +6,10 @@ use burn::{
 };
 use rayon::prelude::*;
 
-use super::operation::{self, Operation, tensor};
-use crate::vectors::{normal, vectorized};
+use crate::{
+    autodiff::operation::{self, Operation, tensor},
+    vectors::{normal, vectorized},
+};
 
 /// Values per work item of a thread.
 const PIECE: usize = 1 << 13;

@@ -9,14 +9,14 @@ use burn::{
 };
 use rayon::prelude::*;
 
-use super::{
-    matrix::{Matrix, Threads},
-    operation::{self, Operation, tensor},
-    rounded::multiply_in,
-};
 use crate::{
+    autodiff::operation::{self, Operation, tensor},
     comm::add,
     precision::{self, Half},
+    products::{
+        matrix::{Matrix, Threads},
+        multiply_in,
+    },
 };
 
 /// Rows and columns of a transposed tile.

@@ -9,8 +9,6 @@
 
 mod attention;
 #[cfg(feature = "cpu-layers")]
-pub mod bfloat16;
-#[cfg(feature = "cpu-layers")]
 mod convolution;
 #[cfg(feature = "cpu-layers")]
 mod cross_entropy;
@@ -19,24 +17,12 @@ mod dropout;
 mod gelu;
 #[cfg(feature = "cpu-layers")]
 mod linear;
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-mod map_gradient;
-#[cfg(feature = "cpu-layers")]
-pub mod matrix;
 #[cfg(feature = "cpu-layers")]
 mod norm;
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-pub mod operation;
-#[cfg(feature = "cpu-layers")]
-mod passes;
-#[cfg(feature = "cpu-layers")]
-mod rounded;
 #[cfg(feature = "cpu-layers")]
 mod rows;
 #[cfg(all(test, feature = "cpu-layers"))]
 mod tests;
-#[cfg(feature = "cpu-layers")]
-mod unfolded;
 
 use burn::{
     nn::{
@@ -54,10 +40,6 @@ use crate::{anomalies::Watch, flops, precision};
 
 pub use attention::{causal_attention, causal_self_attention};
 pub use dropout::Dropout;
-#[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-pub(crate) use map_gradient::map_gradient;
-#[cfg(feature = "cpu-layers")]
-pub use rounded::multiply_in;
 
 /// `layer.forward(x)`, up to rounding: from `[batch, channels, height, width]` to `[batch, outputs, ..]`.
 ///
@@ -205,13 +187,4 @@ fn composed_cross_entropy<const D: usize, const E: usize>(
         .gather(D - 1, labels)
         .neg()
         .squeeze_dim(D - 1) // [..]
-}
-
-/// Without custom operations.
-#[cfg(not(any(feature = "gpu", feature = "cpu-layers")))]
-pub(crate) fn map_gradient<const D: usize>(
-    _: &Tensor<D>,
-    _: impl Fn(Tensor<D>) -> Tensor<D>,
-) -> Option<Tensor<D>> {
-    None
 }

@@ -10,11 +10,12 @@ use burn::{
 };
 use rayon::prelude::*;
 
-use super::{
-    operation::{self, Operation, tensor},
-    rows::{ROWS, sum, sum_of_pairs},
+use super::rows::{ROWS, sum, sum_of_pairs};
+use crate::{
+    autodiff::operation::{self, Operation, tensor},
+    comm::add,
+    vectors::vectorized,
 };
-use crate::{comm::add, vectors::vectorized};
 
 /// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, or shapes
 /// that do not match, which Burn's layer reports.
@@ -78,7 +79,7 @@ impl<const N: usize> Operation<Flex, N> for Norm {
         let parts = output.par_chunks_mut(part).zip(values.par_chunks(part));
         let parts = parts.zip(rows.par_chunks_mut(ROWS));
         parts.for_each(|((output, values), rows)| {
-            vectorized!(self.forward_rows(values, parameters, output, rows));
+            self.forward_part(values, parameters, output, rows);
         });
         (tensor(output, x.layout().shape().clone()), rows)
     }
@@ -100,10 +101,7 @@ impl<const N: usize> Operation<Flex, N> for Norm {
         );
         let sums = parts.map(|(gradients, (values, rows))| {
             let mut sums = [(); 2].map(|()| vec![0.0; self.width]);
-            vectorized!({
-                self.add_parameter_gradients(values, gradients, rows, &mut sums);
-                self.backward_rows(values, gamma.storage(), gradients, rows);
-            });
+            self.backward_part(values, gamma.storage(), gradients, rows, &mut sums);
             sums
         });
         let sums = sums.collect::<Vec<_>>().into_iter();
@@ -123,6 +121,34 @@ impl<const N: usize> Operation<Flex, N> for Norm {
 }
 
 impl Norm {
+    /// Not in the generic functions above, which are compiled with the program: debug builds do not optimise it.
+    #[inline(never)]
+    fn forward_part(
+        &self,
+        values: &[f32],
+        parameters: [&[f32]; 2],
+        output: &mut [f32],
+        rows: &mut [Row],
+    ) {
+        vectorized!(self.forward_rows(values, parameters, output, rows));
+    }
+
+    /// As [`forward_part`](Self::forward_part).
+    #[inline(never)]
+    fn backward_part(
+        &self,
+        values: &[f32],
+        gamma: &[f32],
+        gradients: &mut [f32],
+        rows: &[Row],
+        sums: &mut [Vec<f32>; 2],
+    ) {
+        vectorized!({
+            self.add_parameter_gradients(values, gradients, rows, sums);
+            self.backward_rows(values, gamma, gradients, rows);
+        });
+    }
+
     #[inline(always)]
     fn forward_rows(
         &self,

@@ -1,8 +1,10 @@
+//! Binary cross-entropy.
+
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, activation::log_sigmoid};
 
 use super::Reduction;
-use crate::{anomalies::Watch, metric::per_example::ensure_equal_shapes};
+use crate::{anomalies::Watch, observations::ensure_equal_shapes};
 
 /// Binary cross-entropy between targets from 0 to 1 and logits, of one or several independent outputs: of a
 /// logit x with the target t, -w · t · log σ(x) - (1 - t) · log (1 - σ(x)), with w = 1 unless

@@ -1,3 +1,5 @@
+//! Cross-entropy of labels and logits, with ignored labels, class weights and label smoothing.
+
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
@@ -5,8 +7,7 @@ use super::{Reduction, sum_per_example};
 use crate::{
     anomalies::Watch,
     layers,
-    metric::confusion::no_class,
-    replica::{is_cpu, read_data},
+    observations::{ensure_labels_fit_classes, ensure_labels_of_classes},
 };
 
 /// Cross-entropy between integer labels and logits, of examples or of observations such as pixels and
@@ -210,24 +211,6 @@ pub(super) fn ensure_weights_of_classes(
     }
 }
 
-/// Checks on the CPU, where nothing waits, that labels are those of classes or ignored.
-pub(crate) fn ensure_labels_of_classes<const E: usize>(
-    labels: &Tensor<E, Int>,
-    classes: usize,
-    ignored: Option<i64>,
-) -> Result<()> {
-    if !is_cpu(&[labels.device().without_autodiff()]) {
-        return Ok(());
-    }
-    for label in read_data(labels.clone())?.iter::<i64>() {
-        ensure!(
-            (0..classes as i64).contains(&label) || ignored == Some(label),
-            no_class(label, classes)
-        );
-    }
-    Ok(())
-}
-
 /// The mean of the losses of each example that are not ignored; 0 if all are.
 ///
 /// Shapes: `[batch, 1, ..]` twice in; `[batch]` out.
@@ -236,37 +219,6 @@ fn mean_of_others<const D: usize>(losses: Tensor<D>, is_ignored: Tensor<D, Bool>
     let counted = sum_per_example(is_ignored.bool_not().float()); // [batch]
     // The total is 0 if all are ignored.
     total / counted.clamp_min(1.0)
-}
-
-/// Checks that labels have shape `[batch, ..]` for logits of shape `[batch, classes, ..]`.
-pub(crate) fn ensure_labels_fit<const D: usize, const E: usize>(
-    logits: [usize; D],
-    labels: [usize; E],
-) -> Result<()> {
-    ensure_labels_fit_classes(logits, labels, 1)
-}
-
-/// As [`ensure_labels_fit`], with the classes of logits in `dimension`.
-fn ensure_labels_fit_classes<const D: usize, const E: usize>(
-    logits: [usize; D],
-    labels: [usize; E],
-    dimension: usize,
-) -> Result<()> {
-    let shape = match dimension {
-        1 => "[batch, classes, ..]",
-        _ => "[batch, .., classes]",
-    };
-    ensure!(
-        D >= 2,
-        "logits of shape {logits:?} have no classes; their shape is {shape}"
-    );
-    let mut expected = logits.to_vec();
-    expected.remove(dimension);
-    ensure!(
-        expected == labels,
-        "logits of shape {logits:?} need labels of shape {expected:?}, and they have {labels:?}"
-    );
-    Ok(())
 }
 
 #[cfg(test)]

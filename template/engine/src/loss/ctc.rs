@@ -1,3 +1,5 @@
+//! Connectionist temporal classification, of sequences of labels.
+
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Int, Tensor, activation::log_softmax, module::ctc_loss};
 

@@ -1,3 +1,5 @@
+//! Focal losses, of labels and of binary targets.
+
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{
     Int, Tensor,
@@ -7,11 +9,12 @@ use burn::tensor::{
 use super::{
     Reduction,
     binary::cross_entropies,
-    cross_entropy::{
-        ensure_labels_fit, ensure_labels_of_classes, ensure_weights_of_classes, losses_of_labels,
-    },
+    cross_entropy::{ensure_weights_of_classes, losses_of_labels},
 };
-use crate::{anomalies::Watch, metric::per_example::ensure_equal_shapes};
+use crate::{
+    anomalies::Watch,
+    observations::{ensure_equal_shapes, ensure_labels_fit, ensure_labels_of_classes},
+};
 
 /// The least probability of being wrong, the smallest normal 32-bit number: the power of a `gamma` below 1
 /// has no finite derivative at 0.

@@ -1,3 +1,5 @@
+//! Huber and smooth L1 losses, of regression.
+
 use anyhow::{Context, Result, ensure};
 use burn::{
     nn::loss::{HuberLossConfig, SmoothL1LossConfig},
@@ -5,7 +7,7 @@ use burn::{
 };
 
 use super::Reduction;
-use crate::{anomalies::Watch, metric::per_example::ensure_equal_shapes};
+use crate::{anomalies::Watch, observations::ensure_equal_shapes};
 
 /// Huber loss: d² / 2 for an error d up to `delta`, and delta · (|d| - delta / 2) beyond it, so that outliers
 /// count less than in a squared error.

@@ -1,7 +1,7 @@
 //! Losses: objects with one value per example, and averages over the global batch.
 
 mod binary;
-pub(crate) mod cross_entropy;
+mod cross_entropy;
 mod ctc;
 mod focal;
 mod huber;

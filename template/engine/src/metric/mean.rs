@@ -1,3 +1,5 @@
+//! The mean of a value per example or observation.
+
 use std::{cell::RefCell, mem};
 
 use anyhow::{Result, ensure};

@@ -1,29 +1,23 @@
 //! Metrics whose states merge over replicas and processes.
 
-mod auc;
-mod bleu;
-mod calibration;
-pub(crate) mod confusion;
+mod classification;
 mod mean;
-pub(crate) mod per_example;
-mod perplexity;
 mod regression;
-mod scores;
+mod text;
 mod unread;
 
 use anyhow::{Result, ensure};
 
-pub use auc::{AreaUnderRoc, AveragePrecision, MulticlassAreaUnderRoc};
-pub use bleu::Bleu;
-pub use calibration::CalibrationError;
-pub use confusion::{ConfusionMatrix, Statistic};
-pub use mean::Mean;
-pub use per_example::{
-    HasLabels, mean_absolute_error, mean_squared_error, sparse_categorical_accuracy,
-    sparse_top_k_categorical_accuracy,
+pub use classification::{
+    Area, AreaUnderRoc, AveragePrecision, BinaryRanking, CalibrationError, ConfusionMatrix,
+    HasLabels, MulticlassAreaUnderRoc, PrecisionArea, RocArea, Statistic,
+    sparse_categorical_accuracy, sparse_top_k_categorical_accuracy,
 };
-pub use perplexity::Perplexity;
-pub use regression::{PearsonCorrelation, R2Score, RootMeanSquaredError};
+pub use mean::Mean;
+pub use regression::{
+    PearsonCorrelation, R2Score, RootMeanSquaredError, mean_absolute_error, mean_squared_error,
+};
+pub use text::{Bleu, Perplexity};
 
 /// A metric whose state merges over replicas, as by `tf.keras.metrics.Metric.merge_state`.
 pub trait Metric: Send + 'static {
@@ -63,11 +57,11 @@ pub trait Metric: Send + 'static {
     fn reset(&mut self);
 }
 
-/// Implements [`Metric`] for a type whose state is that of a field, and whose results are those of its
-/// `named`.
+/// Implements [`Metric`] for a type, with at most one parameter, whose state is that of a field, and whose results are
+/// those of its `named`.
 macro_rules! metric_by {
-    ($metric:ty, $field:ident) => {
-        impl Metric for $metric {
+    ($metric:ty, $field:ident $(, $parameter:ident: $bound:ident)?) => {
+        impl$(<$parameter: $bound>)? Metric for $metric {
             fn name(&self) -> &'static str {
                 self.$field.name()
             }
@@ -103,6 +97,12 @@ macro_rules! metric_by {
     };
 }
 use metric_by;
+
+/// The results of a metric with one value, called `name`; none if it is undefined.
+fn value_by_name(name: &str, value: Option<f64>) -> Vec<(String, f64)> {
+    let named = |value| (name.to_owned(), value);
+    value.map(named).into_iter().collect()
+}
 
 /// A value of a metric, merged over all replicas.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,3 +1,5 @@
+//! Values of batches that are still on a GPU.
+
 use std::mem;
 
 use anyhow::Result;

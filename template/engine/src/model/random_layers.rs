@@ -9,8 +9,8 @@ use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
 use rand::RngExt;
 
 use crate::{
+    performance::profile::{Phase, Span, span},
     replica::replica_context,
-    report::profile::{Phase, Span, span},
 };
 
 /// The names of the layers of a model that differ in training.

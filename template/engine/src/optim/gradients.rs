@@ -1,3 +1,5 @@
+//! Gradients of a step: flat buckets, their norm, and the policy for those that are not finite.
+
 use std::{
     borrow::Cow,
     error::Error,
@@ -407,6 +409,16 @@ impl FlatGradients {
         let values = |parameter: &Parameter| self.buckets.values(&parameter.place);
         let parameters = self.parameters.iter();
         parameters.map(move |parameter| (&*parameter.path, values(parameter)))
+    }
+
+    /// As [`iter`](Self::iter), in memory of their own.
+    ///
+    /// # Panics
+    /// A device failed.
+    pub fn to_named(&self) -> Vec<(String, Vec<f32>)> {
+        let all = self.iter();
+        all.map(|(path, values)| (path.to_owned(), values.into_owned()))
+            .collect()
     }
 
     /// Takes the gradients of `module`, the model or a part of it, as tensors for its optimizer. Large ones

@@ -1,3 +1,5 @@
+//! Optimizers with learning-rate schedules.
+
 use anyhow::Result;
 use burn::{
     module::{Module, ParamId},

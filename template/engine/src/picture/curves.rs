@@ -11,7 +11,7 @@ use plotters::{
 };
 use serde_json::{Map, Value};
 
-use crate::{globals::Split, report::whole_file};
+use crate::{files::whole_file, globals::Split};
 
 /// Size in pixels of the panel of one metric.
 pub(super) const PANEL: (u32, u32) = (520, 340);
@@ -235,22 +235,9 @@ fn picture(metrics: &IndexMap<String, Curves>) -> Result<String> {
 
 /// Draws a metric: a title, a legend, axes and curves.
 fn panel(area: &Area, name: &str, curves: &Curves) -> Result<()> {
-    let title = ("sans-serif", 19)
-        .into_font()
-        .style(FontStyle::Bold)
-        .color(&TEXT);
-    area.draw(&Text::new(name.to_owned(), (58, 14), title))?;
+    title(area, name, 58)?;
     legend(area, curves)?;
-    let (epochs, range) = (curves.epochs(), curves.range());
-    let mut chart = ChartBuilder::on(area)
-        .margin_top(46)
-        .margin_right(22)
-        .margin_bottom(10)
-        .margin_left(6)
-        .x_label_area_size(40)
-        .y_label_area_size(52)
-        .build_cartesian_2d(epochs.0..epochs.1, range.0..range.1)?;
-    axes(&mut chart)?;
+    let mut chart = chart(area, curves.epochs(), curves.range())?;
     for split in 0..SPLITS.len() {
         curve(&mut chart, curves, split)?;
     }
@@ -279,7 +266,34 @@ fn legend(area: &Area, curves: &Curves) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn axes(chart: &mut Chart) -> Result<()> {
+/// Draws a title that begins at the column `left`.
+pub(super) fn title(area: &Area, text: &str, left: i32) -> Result<()> {
+    let style = ("sans-serif", 19)
+        .into_font()
+        .style(FontStyle::Bold)
+        .color(&TEXT);
+    Ok(area.draw(&Text::new(text.to_owned(), (left, 14), style))?)
+}
+
+/// The chart of a panel below its title, with its axes.
+pub(super) fn chart<'a, 'b>(
+    area: &'a Area<'b>,
+    epochs: (f64, f64),
+    values: (f64, f64),
+) -> Result<Chart<'a, 'b>> {
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(46)
+        .margin_right(22)
+        .margin_bottom(10)
+        .margin_left(6)
+        .x_label_area_size(40)
+        .y_label_area_size(52)
+        .build_cartesian_2d(epochs.0..epochs.1, values.0..values.1)?;
+    axes(&mut chart)?;
+    Ok(chart)
+}
+
+fn axes(chart: &mut Chart) -> Result<()> {
     let labels = ("sans-serif", 13).into_font().color(&TEXT);
     // An axis of few epochs also has fractional ticks.
     let whole = |epoch: &f64| {

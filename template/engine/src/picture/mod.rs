@@ -10,7 +10,7 @@ use std::{ops::Range, path::Path};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Tensor;
 
-use crate::{replica::read_data, report::whole_file};
+use crate::{files::whole_file, replica::read_data};
 
 /// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::curves::{Area, TEXT, values_with_room};
-use crate::{rate_finder::Point, report::whole_file};
+use super::curves::{Area, TEXT, title, values_with_room};
+use crate::{files::whole_file, rate_finder::Point};
 
 /// Size in pixels.
 const SIZE: (u32, u32) = (760, 420);
@@ -132,11 +132,7 @@ fn mark(chart: &mut Chart, point: Point, range: (f64, f64)) -> Result<()> {
 
 /// Draws the title and what the colors mean.
 fn legend(area: &Area, suggested: Option<f64>) -> Result<()> {
-    let title = ("sans-serif", 19)
-        .into_font()
-        .style(FontStyle::Bold)
-        .color(&TEXT);
-    area.draw(&Text::new("loss over the learning rate", (64, 14), title))?;
+    title(area, "loss over the learning rate", 64)?;
     let style = ("sans-serif", 14).into_font().color(&TEXT);
     let style = style.pos(Pos::new(HPos::Left, VPos::Center));
     let suggestion = suggested.map(|rate| (format!("suggestion {}", short(rate)), SUGGESTED));

@@ -9,8 +9,10 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::curves::{Area, COLUMNS, Curves, PANEL, TEXT, axes, epochs_with_room, values_with_room};
-use crate::{globals::Split, report::whole_file};
+use super::curves::{
+    Area, COLUMNS, Curves, PANEL, TEXT, chart, epochs_with_room, title, values_with_room,
+};
+use crate::{files::whole_file, globals::Split};
 
 /// Height of a line of the legend, in pixels.
 const LINE: u32 = 22;
@@ -106,15 +108,7 @@ fn legend(area: &Area, runs: &[(&str, &Metrics)]) -> Result<()> {
 
 /// Draws a metric of a split of all runs.
 fn panel(area: &Area, runs: &[(&str, &Metrics)], name: &str, split: Split) -> Result<()> {
-    let title = ("sans-serif", 19)
-        .into_font()
-        .style(FontStyle::Bold)
-        .color(&TEXT);
-    area.draw(&Text::new(
-        format!("{name}, {}", split.name()),
-        (58, 14),
-        title,
-    ))?;
+    title(area, &format!("{name}, {}", split.name()), 58)?;
     let lines: Vec<_> = runs
         .iter()
         .map(|(_, metrics)| lines(metrics, name, split))
@@ -122,15 +116,7 @@ fn panel(area: &Area, runs: &[(&str, &Metrics)], name: &str, split: Split) -> Re
     let points = || lines.iter().flatten().flatten();
     let epochs = epochs_with_room(points().map(|point| point.0));
     let values = values_with_room(points().map(|point| point.1));
-    let mut chart = ChartBuilder::on(area)
-        .margin_top(46)
-        .margin_right(22)
-        .margin_bottom(10)
-        .margin_left(6)
-        .x_label_area_size(40)
-        .y_label_area_size(52)
-        .build_cartesian_2d(epochs.0..epochs.1, values.0..values.1)?;
-    axes(&mut chart)?;
+    let mut chart = chart(area, epochs, values)?;
     for (run, lines) in lines.iter().enumerate() {
         for line in lines {
             chart.draw_series(LineSeries::new(

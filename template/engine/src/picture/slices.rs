@@ -14,7 +14,7 @@ use plotters::{
 };
 
 use super::curves::{Area, COLUMNS, GRID, PANEL, TEXT, values_with_room};
-use crate::report::whole_file;
+use crate::files::whole_file;
 
 /// Height of a line of text above the panels, in pixels.
 const LINE: i32 = 22;

@@ -10,7 +10,7 @@ use burn::{
 };
 
 use super::{Half, active, is_cpu, loss_scale};
-use crate::{anomalies::Watch, layers::map_gradient};
+use crate::{anomalies::Watch, autodiff::map_gradient};
 
 /// The matrix product `left * right` in the precision of this thread: from `[.., rows, inner]` and
 /// `[.., inner, columns]` to `[.., rows, columns]`. Operands of another type than float32 keep it.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{globals, optim::FlatGradients, replica::replica_context, report::terminal};
+use crate::{console::terminal, globals, optim::FlatGradients, replica::replica_context};
 
 /// The state of the loss scale, equal on all replicas.
 ///

@@ -111,7 +111,7 @@ impl Precision {
 /// Whether trainings in bfloat16 are faster than those in float32 on this CPU.
 fn is_cpu_fast() -> bool {
     #[cfg(feature = "cpu-layers")]
-    return crate::layers::bfloat16::is_bfloat16_fast();
+    return crate::products::bfloat16::is_bfloat16_fast();
     #[cfg(not(feature = "cpu-layers"))]
     false
 }

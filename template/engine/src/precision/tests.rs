@@ -76,10 +76,7 @@ impl Network {
         let loss = (output.clone() * output.sin()).sum() * factor;
         let gradients = GradientsParams::from_grads(loss.backward(), self);
         let gradients = Gradients::new().with(gradients);
-        let gradients = FlatGradients::new(self, gradients).unwrap();
-        let all = gradients.iter();
-        all.map(|(path, values)| (path.to_owned(), values.into_owned()))
-            .collect()
+        FlatGradients::new(self, gradients).unwrap().to_named()
     }
 }
 

@@ -9,8 +9,8 @@ use burn::module::Module;
 
 use super::name_of_active;
 use crate::{
+    console::terminal,
     flops::{Observed, unrecorded},
-    report::terminal,
 };
 
 /// Number of layers that are named.

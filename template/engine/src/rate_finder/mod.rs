@@ -15,14 +15,15 @@ use self::{
     sweep::Sweep,
 };
 use crate::{
+    console::terminal,
     data::Datasets,
+    files::whole_file,
     globals::{self, Split},
     kernels::end_first_step,
     loss::Losses,
     optim::{NotFinite, freeze_named},
     options::{FindLr, Options},
     picture::rates,
-    report::{terminal, whole_file},
     task::{Task, TrainState},
     training::Inputs,
     weights::initialise,

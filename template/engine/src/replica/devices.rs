@@ -201,8 +201,15 @@ fn why_none() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use burn::tensor::Tensor;
+
     use super::*;
-    use crate::workers::Alone;
+    use crate::{
+        replica::{read_data, without_panic},
+        workers::Alone,
+    };
 
     #[test]
     fn processes_of_a_host_share_its_devices() {
@@ -281,6 +288,32 @@ mod tests {
         let large = of("can't allocate buffer of size: 1").unwrap().to_string();
         assert!(large.contains("too large for the GPU: 1 MiB"), "{large}");
         assert!(of("index out of bounds").is_none());
+    }
+
+    /// Set in the child process of the next test, as a device that failed is not for other tests.
+    const IS_CHILD: &str = "KILN_TENSOR_TOO_LARGE";
+
+    /// On a GPU, or one in software where it is asked for. The error is CubeCL's own.
+    #[test]
+    fn a_tensor_that_fits_no_gpu_is_told_with_its_size() {
+        let devices = visible_devices();
+        if is_cpu(&devices) {
+            println!("skipped: no GPU");
+        } else if env::var_os(IS_CHILD).is_none() {
+            let name = "replica::devices::tests::a_tensor_that_fits_no_gpu_is_told_with_its_size";
+            let mut child = Command::new(env::current_exe().unwrap());
+            let output = child.args(["--exact", name]).env(IS_CHILD, "1").output();
+            let output = output.unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}");
+        } else {
+            // 256 GiB.
+            #[expect(clippy::single_range_in_vec_init, reason = "one axis")]
+            let first = || Tensor::<1>::zeros([1_usize << 36], &devices[0]).slice([0..1]);
+            let error = without_panic("it", || read_data(first())).unwrap_err();
+            let told = "262144 MiB were asked for; use a smaller --batch-size";
+            assert!(error.to_string().contains(told), "{error:#}");
+        }
     }
 
     #[test]

@@ -29,13 +29,12 @@ use rayon::ThreadPoolBuilder;
 
 use crate::{
     comm::{
-        CrossDeviceOps, ExchangePrecision, ReduceOp,
+        CrossDeviceOps, ExchangePrecision, GradientServer, ReduceOp,
         polling::receive,
         shared_update::{SharedUpdate, checks_replicas},
     },
     data::{BatchInfo, stream},
     pipeline::Pipeline,
-    strategy::ParameterServer,
 };
 
 pub use devices::{chosen_devices, is_cpu, visible_devices};
@@ -75,7 +74,7 @@ pub struct ReplicaContext {
     batch: Cell<Option<BatchInfo>>,
     random: RefCell<StdRng>,
     ops: Arc<dyn CrossDeviceOps>,
-    parameter_server: RefCell<Option<ParameterServer>>,
+    gradient_server: RefCell<Option<Arc<dyn GradientServer>>>,
     pipeline: Option<Pipeline>,
     /// Micro-batches into which this replica's shard of the batch is split.
     parts: Cell<usize>,
@@ -148,27 +147,27 @@ impl ReplicaContext {
         self.num_replicas
     }
 
-    /// The number of replicas whose gradients are summed for one update: all, or 1 with a parameter server.
+    /// The number of replicas whose gradients are summed for one update: all, or 1 if each pushes its own to a server.
     pub fn num_replicas_in_sync(&self) -> usize {
-        match *self.parameter_server.borrow() {
+        match *self.gradient_server.borrow() {
             Some(_) => 1,
             None => self.num_replicas,
         }
     }
 
-    /// The server to which this step pushes its gradients, under `parameter-server`.
-    pub fn parameter_server(&self) -> Option<ParameterServer> {
-        self.parameter_server.borrow().clone()
+    /// The server to which this step pushes its gradients; `None` if they are all-reduced.
+    pub fn gradient_server(&self) -> Option<Arc<dyn GradientServer>> {
+        self.gradient_server.borrow().clone()
     }
 
-    pub(crate) fn with_parameter_server<T>(
+    pub(crate) fn with_gradient_server<T>(
         &self,
-        server: &ParameterServer,
+        server: Arc<dyn GradientServer>,
         step: impl FnOnce() -> T,
     ) -> T {
-        self.parameter_server.replace(Some(server.clone()));
+        self.gradient_server.replace(Some(server));
         let output = step();
-        self.parameter_server.replace(None);
+        self.gradient_server.replace(None);
         output
     }
 
@@ -299,8 +298,8 @@ pub enum Role {
     Replica,
     /// A pipeline stage of a replica, other than the last one.
     Stage,
-    /// The parameter server.
-    ParameterServer,
+    /// A thread beside the replicas, by its name in messages.
+    Other(&'static str),
 }
 
 impl Role {
@@ -308,7 +307,7 @@ impl Role {
         match self {
             Role::Replica => format!("replica {rank} of {count}"),
             Role::Stage => format!("thread {rank} of the {count} for stages"),
-            Role::ParameterServer => "the parameter server".to_owned(),
+            Role::Other(name) => name.to_owned(),
         }
     }
 }
@@ -427,7 +426,7 @@ impl ReplicaThreads {
                 batch: Cell::new(None),
                 random: RefCell::new(stream("replica", &[rank as u64])),
                 ops,
-                parameter_server: RefCell::default(),
+                gradient_server: RefCell::default(),
                 pipeline,
                 parts: Cell::new(1),
                 draws_from_burn: Cell::new(false),

@@ -1,3 +1,5 @@
+//! Values of the replicas of this process.
+
 /// One value per replica of this process, in the order of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerReplica<T>(Vec<T>);

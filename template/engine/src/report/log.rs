@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::{throughput::Rates, whole_file};
-use crate::{globals::Split, metric::MergedMetric};
+use super::throughput::rates::Rates;
+use crate::{files::whole_file, globals::Split, metric::MergedMetric};
 
 /// File name of the metrics log in the output folder.
 pub const NAME: &str = "metrics.jsonl";

@@ -1,18 +1,12 @@
 //! Reporting: progress bars, one terminal line per epoch, machine-readable logs, predictions
 //! and profiles.
 
-mod bar;
-mod fields;
+mod json;
 pub(crate) mod log;
-mod memory;
 pub mod predictions;
-pub mod profile;
-pub mod stdout;
 mod steps;
 pub mod summary;
-pub mod terminal;
 mod throughput;
-pub(crate) mod whole_file;
 
 use std::{
     fs, io, mem,
@@ -23,8 +17,10 @@ use std::{
 use anyhow::{Context, Error, Result};
 
 use crate::{
-    checkpoint::{Checkpoints, Progress, lock::OutputLock, set_aside},
+    checkpoint::{Checkpoints, Progress},
+    console::{self, Bar},
     data::DistributedDataset,
+    files::{OutputLock, set_aside, whole_file},
     globals::{self, Split},
     loss::Losses,
     metric::MergedMetric,
@@ -37,9 +33,13 @@ use crate::{
     tensorboard,
     tracking::{self, Outcome, StartedRun, Tracker, Trackers},
 };
-use bar::Bar;
 use steps::StepLog;
-use throughput::{Rates, Throughput};
+use throughput::{Throughput, devices_of, rates::Rates};
+
+pub use crate::{
+    console::{stdout, terminal},
+    performance::profile,
+};
 
 /// File name of the run metadata.
 pub(crate) const RUN: &str = "run.json";
@@ -279,7 +279,7 @@ impl Report {
         self.steps.set_total(total);
         let examples = data.dataset();
         let strategy = globals::strategy()?;
-        self.steps.devices = throughput::devices_of(&*strategy)?;
+        self.steps.devices = devices_of(&*strategy)?;
         let (model, precision) = strategy.run_on_first(|replica| {
             let precision = precision::describe(replica.device());
             if precision.is_some() {
@@ -578,7 +578,7 @@ impl Report {
                 (fields.remove(0), vec![fields])
             }
         };
-        terminal::print(fields::wrap(&head, &groups, terminal::width()));
+        terminal::print(console::wrap(&head, &groups, terminal::width()));
     }
 
     fn place(&self, split: Split, epoch: usize) -> String {

@@ -12,10 +12,11 @@ use ciborium::Value as Cbor;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{stdout::stdout, whole_file};
 use crate::{
     checkpoint::Checkpoints,
+    console::stdout::stdout,
     data::Collate,
+    files::whole_file,
     kernels,
     options::{Format, Infer, Options},
     precision,

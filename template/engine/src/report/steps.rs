@@ -14,15 +14,16 @@ use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Report, fields,
-    memory::Memory,
-    terminal,
-    throughput::{Rates, Work},
+    Report,
+    json::json_number,
+    throughput::rates::{Rates, Work},
 };
 use crate::{
     checkpoint::Progress,
+    console::{self, terminal},
     globals::{self, LastUpdate, Split},
     loss::Losses,
+    performance::memory::Memory,
 };
 
 /// Time between lines without `--log-every`.
@@ -237,17 +238,9 @@ impl Report {
         if !(io::stderr().is_terminal() && io::stdout().is_terminal()) {
             let head = format!("epoch {}", self.place(Split::Train, progress.epoch));
             let fields = line.fields(self.steps.total);
-            self.say(&fields::wrap(&head, &[fields], terminal::width()));
+            self.say(&console::wrap(&head, &[fields], terminal::width()));
         }
         Ok(true)
-    }
-}
-
-/// Non-finite numbers, which JSON lacks, become `"NaN"`, `"inf"` or `"-inf"`; null means unknown.
-pub(super) fn json_number(number: f64) -> Value {
-    match number.is_finite() {
-        true => json!(number),
-        false => json!(number.to_string()),
     }
 }
 
@@ -258,7 +251,7 @@ mod tests {
     use burn::tensor::Tensor;
 
     use super::*;
-    use crate::report::memory::DeviceMemory;
+    use crate::performance::memory::DeviceMemory;
 
     fn losses(loss: f32) -> Losses {
         Losses::new().with("loss", &Tensor::from_floats([loss], &Device::flex()))

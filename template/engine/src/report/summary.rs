@@ -5,6 +5,8 @@ use burn::{
     tensor::{Bool, DType, Int, Shape, Tensor},
 };
 
+use crate::console::thousands;
+
 /// A table of the parameters of `model` by layer, with totals.
 ///
 /// Columns are layer path, layer type, parameter, shape, number of values, and whether it is trained;
@@ -158,19 +160,6 @@ fn totals(parameters: &[Parameter]) -> String {
     )
 }
 
-/// Formats a number with thousands separators.
-pub(super) fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use burn::{
@@ -227,11 +216,5 @@ output           Linear     weight        [50, 2]      100  yes
             text.ends_with("9 parameters in 36 bytes: 0 trained, 9 not"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn numbers_have_commas() {
-        let numbers = [0, 999, 1_000, 123_456, 1_234_567].map(thousands);
-        assert_eq!(numbers, ["0", "999", "1,000", "123,456", "1,234,567"]);
     }
 }

@@ -1,3 +1,5 @@
+//! Replicas in one process, `--strategy mirrored` and `remote`.
+
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};

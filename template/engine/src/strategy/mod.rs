@@ -15,7 +15,6 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use serde::{Serialize, de::DeserializeOwned};
 
-use self::multi_worker::ensure_equal;
 use crate::{
     checkpoint::interrupt::Stop,
     comm::{CrossDeviceOps, ReduceOp},
@@ -24,7 +23,7 @@ use crate::{
     loss::Losses,
     metric::MetricStates,
     replica::{PerReplica, ReplicaContext, ReplicaState, ReplicaThreads},
-    workers::Workers,
+    workers::{Workers, ensure_equal},
 };
 
 pub use create::create_strategy;
@@ -32,7 +31,7 @@ pub use mirrored::MirroredStrategy;
 pub use model_parallel::ModelParallelStrategy;
 pub use multi_worker::MultiWorkerMirroredStrategy;
 pub use one_device::OneDeviceStrategy;
-pub use parameter_server::{ParameterServer, ParameterServerOptions, ParameterServerStrategy};
+pub use parameter_server::{ParameterServerOptions, ParameterServerStrategy};
 pub use places::{devices_of, share_devices};
 
 /// A distribution strategy of training over replicas.

@@ -1,3 +1,5 @@
+//! Models in pipeline stages, `--strategy model-parallel`.
+
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};

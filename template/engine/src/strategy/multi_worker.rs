@@ -1,3 +1,5 @@
+//! Replicas in several processes, `--strategy multi-worker-mirrored`.
+
 use std::{
     collections::VecDeque,
     mem, slice,
@@ -15,7 +17,7 @@ use crate::{
         cross_device_ops::add_bucket,
     },
     replica::{Part, ReplicaThreads, Role},
-    workers::{PendingSum, Workers},
+    workers::{PendingSum, Workers, ensure_equal},
 };
 
 /// Synchronous data parallelism over several processes, on one machine or many: replicas have equal
@@ -78,37 +80,6 @@ impl Strategy for MultiWorkerMirroredStrategy {
     fn workers(&self) -> &dyn Workers {
         &*self.workers
     }
-}
-
-/// Checks that all processes have the same `settings`.
-///
-/// # Errors
-/// A setting differs; the message names the first one.
-pub fn ensure_equal(workers: &dyn Workers, settings: &[(&str, String)]) -> Result<()> {
-    let own = serde_json::to_vec(settings)?;
-    let all = workers.all_gather("the comparison of settings", own)?;
-    let mut all_settings = Vec::new();
-    for bytes in &all {
-        all_settings.push(serde_json::from_slice::<Vec<(String, String)>>(bytes)?);
-    }
-    for (worker, other) in all_settings.iter().enumerate() {
-        for ((name, first), (_, value)) in all_settings[0].iter().zip(other) {
-            ensure!(
-                first == value,
-                "{name} differs between workers: {first} on {}, {value} on {}. Start all with the \
-                 same options and data",
-                workers.name(0),
-                workers.name(worker)
-            );
-        }
-        ensure!(
-            other.len() == all_settings[0].len(),
-            "{} and {} run different programs",
-            workers.name(0),
-            workers.name(worker)
-        );
-    }
-    Ok(())
 }
 
 /// True if the processes of this host are bound to separate cores.

@@ -1,3 +1,5 @@
+//! A single replica, `--strategy one-device`.
+
 use std::sync::Arc;
 
 use anyhow::Result;

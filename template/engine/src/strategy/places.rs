@@ -4,10 +4,10 @@ use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
 use crate::{
+    console::terminal,
     launch::connect_servers,
     options::{Options, StrategyKind},
     replica::{chosen_devices, is_cpu, visible_devices},
-    report::terminal,
     task::Task,
     workers::Workers,
 };

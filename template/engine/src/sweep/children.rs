@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{metric::Metric, plan::Planned};
 use crate::{
-    checkpoint::{interrupt::on_signals, lock::held_by},
-    report::{terminal, whole_file},
+    checkpoint::interrupt::on_signals,
+    console::terminal,
+    files::{held_by, whole_file},
 };
 
 /// File name of the output of a run, in its folder.

@@ -28,11 +28,12 @@ use anyhow::{Context, Result, bail};
 use clap::ArgMatches;
 
 use crate::{
-    checkpoint::{interrupt, lock::OutputLock},
+    checkpoint::interrupt,
     configuration,
+    console::terminal,
+    files::{OutputLock, whole_file},
     options::Sweep,
     picture::slices::{self, Axis, Point, Scale},
-    report::{terminal, whole_file},
     run_record,
     task::Task,
 };

@@ -16,8 +16,8 @@ use crate::{
         self,
         file::{Setting, key_of},
     },
+    files::whole_file,
     options::Options,
-    report::whole_file,
     run_record::package,
 };
 

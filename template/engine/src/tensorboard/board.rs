@@ -1,3 +1,5 @@
+//! The event files of a run.
+
 use anyhow::{Context, Result};
 
 use super::{EventWriter, FOLDER, hparams};

@@ -13,7 +13,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::{
-    globals::Split, metric::MergedMetric, options::Options, picture::Picture, report::terminal,
+    console::terminal, globals::Split, metric::MergedMetric, options::Options, picture::Picture,
     run_record::RunRecord, tensorboard,
 };
 pub(crate) use parameters::parameters;

@@ -1,3 +1,5 @@
+//! Callbacks of training and their schedules.
+
 use std::{cell::OnceCell, mem};
 
 use anyhow::Result;

@@ -1,3 +1,5 @@
+//! Validations and tests.
+
 use anyhow::Result;
 use indexmap::IndexMap;
 

@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod evaluation;
+mod observation;
 mod stopping;
 pub(crate) mod update;
 

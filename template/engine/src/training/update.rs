@@ -2,17 +2,18 @@
 
 use anyhow::Result;
 
+use super::observation::{Size, observe};
 use crate::{
     anomalies::{check_images, checked, detects_anomalies},
     comm::ReduceOp,
     data::{Collate, Shard},
-    ema, flops, globals,
+    ema, globals,
     loss::Losses,
     optim::{FlatGradients, Gradients},
+    performance::profile::{Phase, span},
     pipeline::Pipeline,
     precision,
     replica::{PerReplica, replica_context},
-    report::profile::{Phase, span},
     strategy::Strategy,
     task::{Task, TrainState},
 };
@@ -66,13 +67,13 @@ fn trained_shard<T: Task>(
             let parts: Vec<T::Batch> = shard.load_parts(pipeline.micro_batches())?;
             let tokens = parts.iter().map(Collate::tokens).sum();
             let step = || pipelined_train_step::<T>(pipeline, parts);
-            flops::observe::<T, _>(examples, tokens, step)
+            observe::<T, _>(Size { examples, tokens }, step)
         }
         _ => match shard.load::<T::Batch>()? {
             Some(batch) => {
                 let tokens = batch.tokens();
                 check_images(|| batch.images());
-                flops::observe::<T, _>(examples, tokens, || train_step(batch))
+                observe::<T, _>(Size { examples, tokens }, || train_step(batch))
             }
             // A replica without examples still joins the all-reduce and gets the same update.
             None => Ok((Losses::new(), Gradients::new())),
@@ -113,9 +114,9 @@ pub fn apply_gradients<T: Task>(gradients: Gradients) -> Result<()> {
         globals::keep_gradients(gradients);
         return Ok(());
     }
-    if let Some(server) = replica.parameter_server() {
+    if let Some(server) = replica.gradient_server() {
         // The server updates its parameters for all replicas.
-        server.push(&replica, &gradients)?;
+        server.push(replica.rank(), replica.exchange(), gradients.to_values()?)?;
         return ema::update_statistics_at::<T>(globals::step() + 1);
     }
     let gradients = replica.reduce_gradients(gradients)?;

@@ -8,6 +8,7 @@ mod file;
 mod fit;
 mod fused;
 mod names;
+mod reversed;
 #[cfg(test)]
 mod tests;
 
@@ -119,11 +120,17 @@ pub fn load<M: Module>(model: M, path: &Path, names: WeightNames) -> Result<M> {
     })
 }
 
-/// Writes the weights of `model` to a new file at `path`, atomically, as `export` does.
+/// Writes the weights of `model` to a new file at `path`, atomically, as `export` does. With the names of PyTorch, they
+/// are those from which the renames `names`, as of [`load`], make the names of the model.
 ///
 /// # Errors
-/// The file exists or cannot be written.
-pub fn save<M: Module>(model: &M, path: &Path, format: WeightFormat) -> Result<()> {
+/// The file exists or cannot be written, or `names` cannot be read backwards.
+pub fn save<M: Module>(
+    model: &M,
+    path: &Path,
+    format: WeightFormat,
+    names: WeightNames,
+) -> Result<()> {
     let export = Export {
         output: path.to_owned(),
         format,
@@ -131,7 +138,7 @@ pub fn save<M: Module>(model: &M, path: &Path, format: WeightFormat) -> Result<(
         force: false,
     };
     export::ensure_free(&export)?;
-    export::write(&model.valid(), &export)
+    export::write(&model.valid(), &export, names)
 }
 
 /// The model with the weights of a file, without autodiff, and lines that list what fits and what does not. With
@@ -182,7 +189,7 @@ fn fitted<M: Module>(
 /// # Errors
 /// The first of `names` that does not fit; the message names the site.
 pub fn ensure_names<M: Module>(model: &M, names: WeightNames) -> Result<()> {
-    let of_pytorch = model.collect(None, Some(Box::new(fit::to_pytorch())), true);
+    let of_pytorch = export::of_pytorch(model, &[])?;
     let of_burn = model.collect(None, None, true);
     let all = of_burn.into_iter().chain(of_pytorch);
     let of_model: Vec<String> = all.map(|tensor| tensor.name).collect();

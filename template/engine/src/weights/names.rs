@@ -106,7 +106,7 @@ fn mapped(tensors: Vec<Tensor>, names: WeightNames) -> Result<Vec<Tensor>> {
     if names.is_empty() {
         return Ok(tensors);
     }
-    let (tensors, renames) = remapper(names)?.remap(tensors);
+    let (tensors, renames) = remapper(names.iter().copied())?.remap(tensors);
     let mut seen: HashMap<&str, &str> = HashMap::new();
     for (new, old) in &renames {
         if let Some(other) = seen.insert(new, old) {
@@ -120,10 +120,10 @@ fn mapped(tensors: Vec<Tensor>, names: WeightNames) -> Result<Vec<Tensor>> {
 ///
 /// # Errors
 /// A pattern is not a regular expression.
-fn remapper(names: WeightNames) -> Result<KeyRemapper> {
+pub fn remapper<'a>(names: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<KeyRemapper> {
     let mut remapper = KeyRemapper::new();
     for (pattern, replacement) in names {
-        let added = remapper.add_pattern(pattern, *replacement);
+        let added = remapper.add_pattern(pattern, replacement);
         remapper = added.map_err(|error| {
             anyhow!("TODO(model.weights): WEIGHT_NAMES has {pattern:?}, which is no regular expression: {error}")
         })?;
@@ -150,7 +150,7 @@ fn fitting(tensors: &[Tensor], of_model: &Names) -> usize {
 /// # Errors
 /// A pattern is not a regular expression, or a replacement is part of no name; the message names the site.
 pub fn ensure_replacements(of_model: &[String], names: WeightNames) -> Result<()> {
-    remapper(names)?;
+    remapper(names.iter().copied())?;
     for (pattern, replacement) in names {
         let is_group = |text: char| text == '$';
         // Between groups, such as `$1` and `${name}`.

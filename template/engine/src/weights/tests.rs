@@ -1,3 +1,5 @@
+mod fused_layers;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -5,9 +7,7 @@ use std::{
 
 use burn::{
     nn::{
-        BatchNorm, BatchNormConfig, Gru, GruConfig, InstanceNorm, InstanceNormConfig, Linear,
-        LinearConfig, Lstm, LstmConfig,
-        attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig},
+        BatchNorm, BatchNormConfig, InstanceNorm, InstanceNormConfig, Linear, LinearConfig,
         conv::{Conv2d, Conv2dConfig},
     },
     tensor::{Device, Tensor, TensorData, activation::relu},
@@ -84,6 +84,16 @@ fn bits<M: Module>(model: &M) -> Vec<(String, TensorData)> {
     data.collect()
 }
 
+/// The tensors of a file by name, without the counts of batch normalisation.
+fn contents(path: &Path) -> Vec<(String, TensorData)> {
+    let tensors = file::read(path).unwrap().tensors.into_iter();
+    let tensors = tensors.filter(|one| !one.name.ends_with("num_batches_tracked"));
+    let tensors = tensors.map(|one| (one.name.clone(), bridge::to_data(&one).unwrap()));
+    let mut tensors: Vec<_> = tensors.collect();
+    tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+    tensors
+}
+
 /// A safetensors file with the names of PyTorch and these values of one dimension.
 fn of_pytorch(path: &Path, tensors: &[(&str, &[f32])]) {
     let (mut header, mut values) = (serde_json::Map::new(), Vec::new());
@@ -133,44 +143,6 @@ fn difference_to_pytorch(model: &Network) -> f32 {
     let inputs = TensorData::new(of_fixture("inputs"), [2, 1, 4, 4]);
     let inputs = Tensor::from_data(inputs, &Device::flex());
     difference("logits", model.valid().forward(inputs))
-}
-
-#[derive(Module, Debug)]
-struct Fused {
-    attention: MultiHeadAttention,
-    lstm: Lstm,
-    gru: Gru,
-}
-
-#[test]
-fn fused_layers_of_pytorch_are_split() {
-    let device = Device::flex().autodiff();
-    let model = Fused {
-        attention: MultiHeadAttentionConfig::new(4, 2).init(&device),
-        lstm: LstmConfig::new(4, 3, true).init(&device),
-        gru: GruConfig::new(4, 3, true).init(&device),
-    };
-    let (model, lines) = load(model, &fixture("weights_fused.pt"), &[], false).unwrap();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.contains("split      12 tensors")),
-        "{lines:?}"
-    );
-    let model = model.valid();
-    let sequence = TensorData::new(of_fixture("sequence"), [1, 5, 4]);
-    let x = Tensor::<3>::from_data(sequence, &Device::flex());
-    let attended = model
-        .attention
-        .forward(MhaInput::self_attn(x.clone()))
-        .context;
-    for difference in [
-        difference("attention", attended),
-        difference("lstm", model.lstm.forward(x.clone(), None).0),
-        difference("gru", model.gru.forward(x, None)),
-    ] {
-        assert!(difference < 1e-6, "{difference}");
-    }
 }
 
 #[test]
@@ -224,41 +196,35 @@ fn an_export_comes_back_to_the_bit() {
         ("pytorch", WeightFormat::PytorchNames),
     ] {
         let path = folder.path().join(name);
-        export::write(&model, &to(&path, format)).unwrap();
+        export::write(&model, &to(&path, format), &[]).unwrap();
         let (loaded, _) = load(network(3), &path, &[], false).unwrap();
         assert_eq!(bits(&loaded), bits(&model), "{name}");
     }
     // PyTorch's own file has the same tensors.
-    let read = |path: &Path| {
-        let tensors = file::read(path).unwrap().tensors.into_iter();
-        let tensors = tensors.filter(|one| !one.name.ends_with("num_batches_tracked"));
-        let tensors = tensors.map(|one| (one.name.clone(), bridge::to_data(&one).unwrap()));
-        let mut tensors: Vec<_> = tensors.collect();
-        tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
-        tensors
-    };
-    let exported = read(&folder.path().join("pytorch"));
-    assert_eq!(exported, read(&fixture("weights.safetensors")));
+    let exported = contents(&folder.path().join("pytorch"));
+    assert_eq!(exported, contents(&fixture("weights.safetensors")));
 }
 
 #[test]
 fn a_file_is_replaced_with_force_only() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
-    fs::write(&path, "of yesterday").unwrap();
-    let mut options = to(&path, WeightFormat::Safetensors);
-    for error in [
-        export::ensure_free(&options).unwrap_err(),
-        export::write(&network(3), &options).unwrap_err(),
-    ] {
-        assert!(error.to_string().contains("weights.safetensors"), "{error}");
+    for format in [WeightFormat::Safetensors, WeightFormat::PytorchNames] {
+        fs::write(&path, "of yesterday").unwrap();
+        let mut options = to(&path, format);
+        for error in [
+            export::ensure_free(&options).unwrap_err(),
+            export::write(&network(3), &options, &[]).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("weights.safetensors"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "of yesterday");
+        options.force = true;
+        export::ensure_free(&options).unwrap();
+        export::write(&network(3), &options, &[]).unwrap();
+        load(network(3), &path, &[], false).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
-    assert_eq!(fs::read_to_string(&path).unwrap(), "of yesterday");
-    options.force = true;
-    export::ensure_free(&options).unwrap();
-    export::write(&network(3), &options).unwrap();
-    load(network(3), &path, &[], false).unwrap();
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
@@ -322,7 +288,7 @@ fn a_model_loads_and_saves_files() {
     let loaded = super::load(network(3), &fixture("weights.pt"), &[]).unwrap();
     assert!(loaded.hidden.weight.val().is_require_grad());
     assert!(difference_to_pytorch(&loaded) < 1e-6);
-    save(&loaded, &path, WeightFormat::PytorchNames).unwrap();
+    save(&loaded, &path, WeightFormat::PytorchNames, &[]).unwrap();
     let again = super::load(network(3).valid(), &path, &[]).unwrap();
     assert!(!again.hidden.weight.val().is_autodiff());
     assert_eq!(bits(&again), bits(&loaded.valid()));
@@ -331,7 +297,7 @@ fn a_model_loads_and_saves_files() {
         error.starts_with("cannot load") && error.contains("misshapen  2"),
         "{error}"
     );
-    let error = save(&loaded, &path, WeightFormat::Safetensors).unwrap_err();
+    let error = save(&loaded, &path, WeightFormat::Safetensors, &[]).unwrap_err();
     assert!(error.to_string().contains("exists"), "{error}");
 }
 
@@ -380,7 +346,12 @@ fn names_that_differ_are_listed_and_mapped() {
     // An export of the model itself needs no such names.
     let folder = tempdir().unwrap();
     let own = folder.path().join("own");
-    export::write(&with_other_names(), &to(&own, WeightFormat::Safetensors)).unwrap();
+    export::write(
+        &with_other_names(),
+        &to(&own, WeightFormat::Safetensors),
+        &[],
+    )
+    .unwrap();
     load(with_other_names(), &own, &[("outputs", "out")], false).unwrap();
     let message = refusal(with_other_names(), &path, &[("(", "")], false);
     assert!(
@@ -481,7 +452,7 @@ fn layers_numbered_with_gaps_and_instance_norms_fit() {
     let values = parameters(&loaded.clone().train());
     assert_eq!(values, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
     let own = folder.path().join("own");
-    export::write(&loaded, &to(&own, WeightFormat::PytorchNames)).unwrap();
+    export::write(&loaded, &to(&own, WeightFormat::PytorchNames), &[]).unwrap();
     let tensors = file::read(&own).unwrap().tensors;
     let mut names: Vec<String> = tensors.into_iter().map(|tensor| tensor.name).collect();
     names.sort();
@@ -506,7 +477,12 @@ fn all_replicas_start_from_the_weights_under_every_strategy() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("layers.safetensors");
     let expected = other_layers();
-    export::write(&expected.valid(), &to(&path, WeightFormat::Safetensors)).unwrap();
+    export::write(
+        &expected.valid(),
+        &to(&path, WeightFormat::Safetensors),
+        &[],
+    )
+    .unwrap();
     for (strategy, replicas) in [
         ("one-device", "1"),
         ("mirrored", "1"),
@@ -582,6 +558,7 @@ fn a_training_starts_from_a_file_and_resumes_from_its_checkpoint() {
     export::write(
         &other_layers().valid(),
         &to(&path, WeightFormat::PytorchNames),
+        &[],
     )
     .unwrap();
     let name = path.to_str().unwrap();

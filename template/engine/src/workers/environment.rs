@@ -1,3 +1,5 @@
+//! Launchers of multi-process jobs.
+
 use std::{env, fs};
 
 use anyhow::{Result, ensure};

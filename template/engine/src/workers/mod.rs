@@ -1,5 +1,6 @@
 //! The processes of a job and their communication. TensorFlow calls such a process a worker.
 
+mod agreement;
 #[cfg(any(test, feature = "mpi"))]
 mod bfloat16;
 mod environment;
@@ -18,19 +19,9 @@ use std::{
 use anyhow::{Result, bail};
 
 use self::environment::Launcher;
-use crate::checkpoint::interrupt;
 
+pub use agreement::ensure_equal;
 pub use environment::{ensure_started_alone, install_hint};
-
-/// Ends this process at once, except that a checkpoint being written is completed. `std::process::exit`
-/// could hang on a thread that is exiting but blocked, for example on a lost worker.
-pub fn exit_at_once(status: i32) -> ! {
-    interrupt::wait_for_write();
-    #[cfg(unix)]
-    signal_hook::low_level::exit(status);
-    #[cfg(not(unix))]
-    std::process::exit(status)
-}
 
 /// The chief's callback for requests of other processes; the second argument sends the response.
 pub type Handler = Box<dyn Fn(Vec<u8>, Box<dyn FnOnce(Vec<u8>) + Send>) + Send>;

@@ -15,7 +15,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::report::terminal;
+#[cfg(not(test))]
+use crate::checkpoint::interrupt::exit_at_once;
+use crate::console::terminal;
 
 /// Heartbeat interval.
 const BEAT: Duration = Duration::from_millis(500);
@@ -425,7 +427,7 @@ impl Shared {
             ));
         }
         #[cfg(not(test))]
-        super::exit_at_once(1);
+        exit_at_once(1);
     }
 
     /// Sends heartbeats, and ends this process if the job has failed.
@@ -446,7 +448,7 @@ impl Shared {
             terminal::warn(format_args!("error: {}", failure.reason));
         }
         #[cfg(not(test))]
-        super::exit_at_once(1);
+        exit_at_once(1);
     }
 
     /// The failure of a process without heartbeat for longer than the timeout.

@@ -1,3 +1,5 @@
+//! Requests and responses between processes, beside their collective operations.
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::{

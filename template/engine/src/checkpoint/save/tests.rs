@@ -147,10 +147,90 @@ fn a_state_stays_as_it_was_while_training_goes_on() {
     }
 }
 
-/// The files of a state, and the fingerprints of its parameters.
-fn files<M: Module>(state: State<M>) -> Result<(Files, [String; 2])> {
+/// Saves a step within an epoch, calls `damage` with the output folder, and saves the same state after the validation,
+/// then another step.
+fn saves_after(words: &[&str], damage: fn(&Path) -> std::io::Result<()>) -> Checkpoint {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = test_task::on_a_thread(folder.path(), words, |options| {
+        set_up(options)?;
+        if let Some(config) = ema::EmaConfig::of(options)? {
+            ema::start::<Line>(config)?;
+        }
+        let checkpoints = Checkpoints::new::<Line>(options);
+        fs::create_dir_all(folder.path().join("checkpoints"))?;
+        let mut writer = Writer::default();
+        let mut save = |progress, loss: Option<f64>| {
+            let validation = loss.into_iter().map(|loss| ("loss".to_owned(), loss));
+            let validation = validation.collect();
+            checkpoints.begin_save::<Line>(&mut writer, options, progress, 8, validation, None)?;
+            Checkpoints::finish(&mut writer)
+        };
+        let mut progress = Progress {
+            step: 2,
+            examples: 8,
+            ..Progress::START
+        };
+        save(progress, None)?;
+        damage(folder.path())?;
+        progress.end_epoch();
+        save(progress, Some(0.5))?;
+        progress.step = 3;
+        progress.examples = 4;
+        save(progress, None)?;
+        assert!(Checkpoint::read(&folder.path().join("checkpoints/step-00000003")).is_ok());
+        assert!(!folder.path().join(BEFORE).exists());
+        Checkpoint::read(&folder.path().join(AFTER))
+    });
+    saved.unwrap()
+}
+
+#[test]
+fn a_checkpoint_that_is_deleted_during_the_validation_is_written_whole_after_it() {
+    for words in STRATEGIES {
+        let whole = saves_after(words, |_| Ok(()));
+        let damages: [fn(&Path) -> std::io::Result<()>; 4] = [
+            |runs| fs::remove_dir_all(runs.join(BEFORE)),
+            |runs| fs::remove_file(runs.join(BEFORE).join("model.bpk")),
+            |runs| fs::remove_file(runs.join(BEFORE).join("SHA256SUMS")),
+            |runs| fs::remove_dir_all(runs.join("checkpoints")),
+        ];
+        for damage in damages {
+            let saved = saves_after(words, damage);
+            // With the fingerprints of the parameters; their ids are random.
+            assert_eq!(saved.manifest, whole.manifest, "{words:?}");
+            assert!(saved.files.keys().eq(whole.files.keys()), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_is_deleted_while_its_files_are_taken_over_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["--replicas", "1"];
+    let saved = test_task::on_a_thread(folder.path(), &words, |options| {
+        set_up(options)?;
+        let checkpoints = Checkpoints::new::<Line>(options);
+        let save = || Save {
+            checkpoints: checkpoints.clone(),
+            path: folder.path().join(AFTER),
+            keeps_before: false,
+            manifest: empty_manifest(),
+        };
+        save().follow(&folder.path().join(BEFORE))?;
+        assert!(!folder.path().join(AFTER).exists());
+        // Another failure is one of the training.
+        let whole = Files::from_iter([("a.bin".to_owned(), vec![1])]);
+        fs::create_dir(folder.path().join("checkpoints"))?;
+        folder::write(&folder.path().join(BEFORE), &whole)?;
+        save().follow(&folder.path().join(BEFORE))
+    });
+    let error = format!("{:#}", saved.unwrap_err());
+    assert!(error.contains("manifest.json"), "{error}");
+}
+
+fn empty_manifest() -> Manifest {
     let parameters = String::new();
-    let mut manifest = Manifest::new(
+    Manifest::new(
         Progress::START,
         0,
         0,
@@ -158,7 +238,12 @@ fn files<M: Module>(state: State<M>) -> Result<(Files, [String; 2])> {
         &[],
         IndexMap::new(),
         None,
-    );
+    )
+}
+
+/// The files of a state, and the fingerprints of its parameters.
+fn files<M: Module>(state: State<M>) -> Result<(Files, [String; 2])> {
+    let mut manifest = empty_manifest();
     let files = state.into_files(&mut manifest)?;
     let of_average = manifest.ema.unwrap_or_default();
     Ok((files, [manifest.parameters, of_average]))

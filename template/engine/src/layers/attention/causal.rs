@@ -6,7 +6,7 @@ use burn::{
 };
 
 use super::shares;
-use crate::layers::operation::{Operation, OperationBackend, Primitive};
+use crate::autodiff::operation::{Operation, OperationBackend, Primitive};
 
 /// From queries, keys and values to the output, all `[batch, heads, time, size]`.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ mod tests {
         },
         *,
     };
-    use crate::layers::operation::on_backend;
+    use crate::autodiff::operation::on_backend;
 
     /// As on a GPU.
     fn own([queries, keys, values]: [Tensor<4>; 3]) -> Option<Tensor<4>> {

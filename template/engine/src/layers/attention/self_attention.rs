@@ -7,13 +7,13 @@ use burn::{
 use rayon::prelude::*;
 
 use crate::{
-    layers::{
-        matrix::{Matrix, Threads},
-        operation::{self, Operation, tensor},
-        rounded::multiply_in,
-        rows::{largest, sum, sum_of_pairs},
-    },
+    autodiff::operation::{self, Operation, tensor},
+    layers::rows::{largest, sum, sum_of_pairs},
     precision::{self, Half},
+    products::{
+        matrix::{Matrix, Threads},
+        multiply_in,
+    },
     vectors::{exp, vectorized},
 };
 

@@ -1,10 +1,11 @@
 //! Rates and their texts, and trainings that report them.
 
-use std::{fs, sync::Arc, thread};
+use std::{fs, sync::Arc, thread, time::Duration};
 
 use burn::tensor::Device;
+use serde_json::{Map, Value};
 
-use super::*;
+use super::{rates::percent, *};
 use crate::{
     data::{Dataset, Datasets},
     replica::visible_devices,

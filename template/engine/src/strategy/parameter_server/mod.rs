@@ -25,9 +25,8 @@ use self::{
 use super::{Asynchronous, Job, MultiWorkerMirroredStrategy, Output, Strategy};
 use crate::{
     checkpoint::interrupt::Stop,
-    comm::CrossDevice,
+    comm::{CrossDevice, ExchangePrecision, GradientServer},
     globals::{LastUpdate, erased},
-    optim::FlatGradients,
     precision,
     replica::{ReplicaContext, ReplicaThreads},
     workers::Workers,
@@ -200,7 +199,7 @@ impl ParameterServerStrategy {
         let server = self.server.clone();
         let work = move |context: &ReplicaContext| {
             server.pull(context.rank())?;
-            let output = context.with_parameter_server(&server, job)?;
+            let output = context.with_gradient_server(Arc::new(server.clone()), job)?;
             if completes_update {
                 server.release(context.rank())?;
             }
@@ -411,7 +410,7 @@ impl Asynchronous for ParameterServerStrategy {
 
 /// A replica's handle to the parameter server.
 #[derive(Clone)]
-pub struct ParameterServer {
+struct ParameterServer {
     /// The server, if it is in this process.
     local: Option<Arc<Server>>,
     workers: Arc<dyn Workers>,
@@ -419,16 +418,14 @@ pub struct ParameterServer {
     holding: Arc<Mutex<HashSet<usize>>>,
 }
 
-impl ParameterServer {
-    /// Pushes the gradients of a replica, in the precision of `--exchange-precision`, without waiting for the
-    /// update.
-    ///
-    /// # Errors
-    /// The process of the server is lost.
-    pub fn push(&self, replica: &ReplicaContext, gradients: &FlatGradients) -> Result<()> {
-        let (rank, exchange) = (replica.rank(), replica.exchange());
+impl GradientServer for ParameterServer {
+    fn push(
+        &self,
+        rank: usize,
+        exchange: ExchangePrecision,
+        mut gradients: Vec<f32>,
+    ) -> Result<()> {
         self.holding().remove(&rank);
-        let mut gradients = gradients.to_values()?;
         exchange.round(slice::from_mut(&mut gradients));
         self.tell(Request::Push {
             replica: rank,
@@ -436,7 +433,9 @@ impl ParameterServer {
             gradients,
         })
     }
+}
 
+impl ParameterServer {
     /// Pulls the current parameters for the replica of this thread, unless it has done so already.
     fn pull(&self, replica: usize) -> Result<()> {
         if !self.holding().insert(replica) {
@@ -500,7 +499,6 @@ impl ParameterServer {
 mod tests {
     use super::*;
     use crate::{
-        comm::ExchangePrecision,
         data::Shard,
         globals,
         loss::Losses,
@@ -594,12 +592,8 @@ mod tests {
         assert!(message.contains("no such example"), "{message}");
         let message = error(|_| {
             let replica = replica_context()?;
-            let server = replica.parameter_server().context("a server")?;
-            server.tell(Request::Push {
-                replica: replica.rank(),
-                exchange: ExchangePrecision::Float32,
-                gradients: vec![0.0],
-            })
+            let server = replica.gradient_server().context("a server")?;
+            server.push(replica.rank(), ExchangePrecision::Float32, vec![0.0])
         });
         assert!(
             message.contains("the parameter server failed")

@@ -76,7 +76,7 @@ impl Server {
         update: Update,
     ) -> Result<Self> {
         let part = Part {
-            role: Role::ParameterServer,
+            role: Role::Other("the parameter server"),
             first_rank: 0,
             replicas: 1,
             sharing_cores,

@@ -147,8 +147,7 @@ fn a_metric_that_the_runs_do_not_have_ends_the_sweep_after_the_first() {
 #[test]
 fn a_run_that_a_killed_sweep_left_is_waited_for() {
     let shell = Shell::new("");
-    let left = crate::checkpoint::lock::OutputLock::acquire(&shell.folder.path().join("runs/0001"))
-        .unwrap();
+    let left = crate::files::OutputLock::acquire(&shell.folder.path().join("runs/0001")).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(300));

@@ -21,9 +21,10 @@ use serde_json::{Value, json};
 
 use super::{EndedRun, MLFLOW_RUN as RUN, MLFLOW_UNSENT as UNSENT, Outcome, StartedRun, Tracker};
 use crate::{
+    console::terminal,
+    files::whole_file,
     globals::Split,
     metric::MergedMetric,
-    report::{terminal, whole_file},
     run_record::{self, RunRecord},
 };
 use api::{Api, Failure};

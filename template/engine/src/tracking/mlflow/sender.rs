@@ -12,7 +12,7 @@ use super::{
     api::{Api, Failure},
     queue::Queue,
 };
-use crate::report::terminal;
+use crate::console::terminal;
 
 /// The most points in a request of `runs/log-batch`.
 const METRICS: usize = 1_000;
