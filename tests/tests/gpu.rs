@@ -13,7 +13,7 @@ use kiln_tests::{
     parallel, python,
     rendered::{Project, text},
     repository,
-    running::{Running, TRAINING, output, succeeds},
+    running::{Running, TRAINING, succeeds},
     runs::log_of,
     vulkan,
 };
@@ -105,9 +105,7 @@ fn with_kernels(job: &Job, folder: &str, options: &[&str]) -> String {
     command
         .args(["--kernel-cache", folder, "--output-dir", "runs/kernels"])
         .args(["--replicas", "1", "--epochs", "1", "--steps-per-epoch", "2"]);
-    let output = output(command.args(options), TRAINING);
-    assert!(output.status.success(), "{}", text(&output));
-    text(&output)
+    succeeds(command.args(options), TRAINING)
 }
 
 /// The first start has all shapes of a training. The driver compiles WGSL at each start, of which CubeCL keeps
@@ -225,9 +223,7 @@ fn reads(job: &Job, steps: usize) -> usize {
     let mut command = on_gpu(job, &options);
     command.args(["--log-every", "5", "--steps-per-epoch", &steps]);
     command.args(["--profile", "--output-dir", &output_dir, "train"]);
-    let output = output(&mut command, TRAINING);
-    let printed = text(&output);
-    assert!(output.status.success(), "{printed}");
+    let printed = succeeds(&mut command, TRAINING);
     let ending = format!(" reads from GPUs in {steps} steps");
     let mut lines = printed.lines();
     let reads = lines.find_map(|line| line.split_once(&ending));
