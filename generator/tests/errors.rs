@@ -305,7 +305,7 @@ fn programs_that_fail_end_with_3() {
         .code(3);
     failed.stderr_eq(snapbox::str![[r#"
   × cannot run `no-cargo`: No such file or directory (os error 2)
-  help: install Rust, then run `cargo run --release` in the new folder
+  help: install Rust, then run `cargo run` in the new folder
 
 "#]]);
 }

@@ -470,7 +470,7 @@ fn abilities_are_explained_whole() {
         );
         assert!(!ability.tries.is_empty(), "{id}");
         for command in &ability.tries {
-            if let Some((_, words)) = command.split_once("cargo run --release") {
+            if let Some((_, words)) = command.split_once("cargo run") {
                 let words = words.split_once(" -- ").map_or("", |(_, words)| words);
                 let mut words = words.split(' ').filter(|word| word.starts_with("--"));
                 let own = ["--output", "--format", "--svg", "--checkpoint", "--workers"];
@@ -575,7 +575,7 @@ Options and commands:
     Improvement of that metric up to which a value does not count as better for --patience [default: 0].
 
 Try it in a new project:
-  cargo run --release -- train --patience 3 --min-delta 0.001
+  cargo run -- train --patience 3 --min-delta 0.001
 
 In the code: `kiln explain metric.best`
 In an example: README.md after `kiln new keras-cnn --example keras-cnn`

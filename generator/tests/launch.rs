@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 use std::{
+    env,
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -17,20 +18,32 @@ use kiln::{
 /// The bundle of kernels in the folder that workers share.
 const BUNDLE: &str = "/runs/kernels.bundle";
 
-/// `launch/kubernetes.yaml` of a project for `hardware`.
-fn kubernetes(hardware: &str) -> String {
+/// A program that prints its arguments, and fails with a status of its own.
+const PRINTS_ARGUMENTS: &str = "#!/bin/sh\nprintf '[%s]' \"$@\"\nexit 3\n";
+
+/// A file of `launch/` of a project for `cluster` and `hardware`.
+fn launch(cluster: &str, hardware: &str, name: &str) -> String {
     let template = Template::embedded().unwrap();
-    let name = Name::parse("my-model").unwrap();
-    let answers = [("cluster", "kubernetes"), ("hardware", hardware)]
+    let project = Name::parse("my-model").unwrap();
+    let answers = [("cluster", cluster), ("hardware", hardware)]
         .into_iter()
         .fold(
-            Answers::defaults(&template, name).unwrap(),
+            Answers::defaults(&template, project).unwrap(),
             |answers, (option, value)| answers.with(&template, option, value).unwrap(),
         );
     let rendered = render(&template, &answers).unwrap();
     let mut files = rendered.files.iter();
-    let file = files.find(|file| file.path == Path::new("launch/kubernetes.yaml"));
+    let file = files.find(|file| file.path == Path::new("launch").join(name));
     String::from_utf8(file.unwrap().contents.to_vec()).unwrap()
+}
+
+fn kubernetes(hardware: &str) -> String {
+    launch("kubernetes", hardware, "kubernetes.yaml")
+}
+
+fn write_program(path: &Path) {
+    fs::write(path, PRINTS_ARGUMENTS).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
 }
 
 /// The script of the command, whose next word is the program.
@@ -48,8 +61,7 @@ fn script(text: &str) -> String {
 fn kubernetes_uses_kernels_where_a_bundle_has_them() {
     let folder = tempfile::tempdir().unwrap();
     let [bundle, program] = ["kernels.bundle", "program"].map(|name| folder.path().join(name));
-    fs::write(&program, "#!/bin/sh\nprintf '[%s]' \"$@\"\nexit 3\n").unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    write_program(&program);
     for hardware in ["cuda", "wgpu"] {
         let script = script(&kubernetes(hardware));
         assert!(script.contains(BUNDLE), "{script}");
@@ -81,4 +93,61 @@ fn kubernetes_starts_the_program_itself_on_cpus() {
         "{text}"
     );
     assert!(!text.contains("kernels"), "{text}");
+}
+
+#[test]
+fn slurm_uses_kernels_where_a_bundle_has_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let [script, bundle, srun] =
+        ["slurm.sh", "kernels.bundle", "srun"].map(|name| folder.path().join(name));
+    write_program(&srun);
+    let run = |hardware| {
+        fs::write(&script, launch("slurm", hardware, "slurm.sh")).unwrap();
+        let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
+        let mut job = Command::new("bash");
+        job.arg(&script).args(["--data-dir", "my data"]);
+        job.envs([("PATH", &*path), ("SLURM_CPUS_PER_TASK", "8")]);
+        let output = job.current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "of the program: {output:?}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let (_, options) = printed.split_once("[--resume]").expect(&printed);
+        options.to_owned()
+    };
+    let given = "[--data-dir][my data]";
+    for hardware in ["cuda", "wgpu", "flex"] {
+        assert_eq!(run(hardware), given, "{hardware}");
+    }
+    fs::write(&bundle, "").unwrap();
+    for hardware in ["cuda", "wgpu"] {
+        let with_kernels = format!("[--kernels][kernels.bundle]{given}");
+        assert_eq!(run(hardware), with_kernels, "{hardware}");
+    }
+    assert_eq!(run("flex"), given, "the option is for GPUs");
+}
+
+/// Each file of the image comes from an earlier stage, or from the project.
+#[test]
+fn an_image_takes_files_from_stages_that_it_has() {
+    let stages = |hardware| {
+        let text = launch("kubernetes", hardware, "Dockerfile");
+        let mut stages: Vec<String> = Vec::new();
+        for line in text.lines() {
+            if let Some(stage) = line.strip_prefix("FROM ") {
+                let name = stage.split_once(" AS ").map_or("", |(_, name)| name);
+                stages.push(name.to_owned());
+            }
+            if let Some(copied) = line.strip_prefix("COPY --from=") {
+                let (from, _) = copied.split_once(' ').expect(line);
+                let earlier = &stages[..stages.len() - 1];
+                assert!(earlier.iter().any(|stage| stage == from), "{line}: {text}");
+            }
+        }
+        assert!(
+            text.contains("COPY --from=build /build/target/release/my-model "),
+            "{text}"
+        );
+        stages
+    };
+    assert_eq!(stages("cuda"), ["llvm", "cuda", "build", ""]);
+    assert_eq!(stages("flex"), ["build", ""]);
 }

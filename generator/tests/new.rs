@@ -53,7 +53,7 @@ Created `my-model` in my-model: [..] files.
 
 Next:
   cd my-model
-  cargo run --release    # train, then test
+  cargo run              # train, then test
   cargo test             # the contract tests
   kiln todos             # the sites to change for your task
 
@@ -96,7 +96,7 @@ Created `my-model` in my-model: [..] files.
 
 Next:
   cd my-model
-  cargo run --release    # train, then test
+  cargo run              # train, then test
   cargo test             # the contract tests
   kiln todos             # the sites to change for your task
 
@@ -219,7 +219,7 @@ Created `a` in a: [..] files, 1 unchanged, 1 replaced.
 
 Next:
   cd a
-  cargo run --release    # train, then test
+  cargo run              # train, then test
   cargo test             # the contract tests
   kiln todos             # the sites to change for your task
 
@@ -930,7 +930,7 @@ fn trains_and_passes_on_the_status() {
         .assert()
         .code(42);
     let ran = fs::read_to_string(place.join("a/ran")).unwrap();
-    assert_eq!(ran, "run --release in a\n");
+    assert_eq!(ran, "run in a\n");
 
     // A likely reason is given if kernels need LLVM and it is missing.
     place
@@ -952,7 +952,7 @@ note: [..] fetches LLVM, https://github.com/tracel-ai/tracel-llvm/[..] as `kiln 
         .code(3)
         .stderr_eq(str![[r#"
   × cannot run `no-such-program`: No such file or directory (os error 2)
-  help: install Rust, then run `cargo run --release` in the new folder
+  help: install Rust, then run `cargo run` in the new folder
 
 "#]]);
 }

@@ -58,7 +58,7 @@ Created `my-model` in my-model: 6 files.
 
 Next:
   cd my-model
-  cargo run --release
+  cargo run
   cargo test             # the contract tests
 
 "#]]);

@@ -79,14 +79,14 @@ impl Collate for Batch {
             examples.iter().all(has_size),
             "images of one batch differ in size"
         );
-        let pixels = examples.iter().flat_map(|example| &example.pixels);
-        let pixels: Vec<f32> = pixels.map(|pixel| f32::from(*pixel) / 255.0).collect();
+        let pixels: Vec<&[u8]> = examples.iter().map(|example| &*example.pixels).collect();
+        let pixels = TensorData::new(pixels.concat(), [batch, 1, height, width]);
         let labels: Vec<i32> = examples
             .iter()
             .map(|example| i32::from(example.label))
             .collect();
         Ok(Batch {
-            features: Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device),
+            features: Tensor::from_data(pixels, device) / 255.0,
             labels: Tensor::from_data(TensorData::new(labels, [batch]), device),
         })
     }

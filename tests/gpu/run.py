@@ -152,6 +152,8 @@ class Bench:
     """All parts, and their results, which are written after each part."""
 
     def __init__(self, args, gpu, manifest):
+        # The time limit is that of everything, also of the search for PyTorch.
+        self.began = time.monotonic()
         self.args, self.gpu, self.manifest = args, gpu, manifest
         self.amounts = FEW if args.dry_run else Amounts()
         self.logs = args.output.with_suffix(".logs")
@@ -179,7 +181,7 @@ class Bench:
             self.skip("PyTorch", "there is none with CUDA here")
         if not (self.gpu and self.gpu["index"]):
             self.skip("memory of the GPU", "nvidia-smi lists no such GPU")
-        budget = Budget(60 * self.args.minutes, {name: weight for name, weight, _ in parts})
+        budget = Budget(self.began + 60 * self.args.minutes, {name: weight for name, weight, _ in parts})
         with tempfile.TemporaryDirectory() as scratch:
             self.scratch = pathlib.Path(scratch)
             for name, _, run in parts:

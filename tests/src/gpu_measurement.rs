@@ -57,6 +57,23 @@ pub fn is_tried(job: &Job, bundle: &Path, variables: &[(&str, &str)]) {
 
 /// What the benchmark `gpu` gathers, for the digits only and without tests.
 fn gather(job: &Job, bundle: &Path, folder: &Path) {
+    gather_scripts(folder, "wgpu");
+    let digits = folder.join("digits");
+    fs::create_dir(&digits).expect("a folder");
+    symlink(job.folder.join("data"), digits.join("data")).expect("a link");
+    let program = format!(
+        "exec '{}' --kernels '{}' \"$@\"",
+        job.programs.join("program").display(),
+        bundle.display()
+    );
+    write_program(&digits.join("program"), &program);
+}
+
+/// Copies the scripts into `folder`, with a manifest of programs for the hardware `features`.
+///
+/// # Panics
+/// A file cannot be written.
+pub fn gather_scripts(folder: &Path, features: &str) {
     let scripts = fs::read_dir(repository().join("tests/gpu")).expect("the scripts");
     for entry in scripts {
         let path = entry.expect("a script").path();
@@ -65,24 +82,22 @@ fn gather(job: &Job, bundle: &Path, folder: &Path) {
             fs::copy(&path, folder.join(path.file_name().expect("a file"))).expect("a script");
         }
     }
-    let digits = folder.join("digits");
-    fs::create_dir(&digits).expect("a folder");
-    symlink(job.folder.join("data"), digits.join("data")).expect("a link");
-    let program = format!(
-        "#!/bin/sh\nexec '{}' --kernels '{}' \"$@\"\n",
-        job.programs.join("program").display(),
-        bundle.display()
-    );
-    fs::write(digits.join("program"), program).expect("a program");
-    let executable = Permissions::from_mode(0o755);
-    fs::set_permissions(digits.join("program"), executable).expect("a program");
     let manifest = json!({
         "commit": "tested",
         "date": "today",
-        "features": "wgpu",
+        "features": features,
         "tuned": true,
     });
     fs::write(folder.join("manifest.json"), manifest.to_string()).expect("a manifest");
+}
+
+/// Writes a program that runs the line `script` of a shell.
+///
+/// # Panics
+/// The file cannot be written.
+pub fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a program");
+    fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a program");
 }
 
 fn check_table(printed: &str, results: &Value) {

@@ -1,7 +1,7 @@
 //! The project of tests of GPUs, of CUDA without a GPU, and of Burn servers. Each changes Burn, which is built once
 //! for all.
 
-use crate::{rendered::Project, without_llvm::without_llvm};
+use crate::{abilities::add_a_group, mpi, rendered::Project, without_llvm::without_llvm};
 
 /// Crates that are built only for this project, or once more for it: optimising them takes longer than the
 /// trainings of these tests.
@@ -71,8 +71,8 @@ const UNOPTIMISED: [&str; 63] = [
     "wgpu-hal",
 ];
 
-/// The default project for GPUs of wgpu and CUDA, of which the latter come first, and its own engine with the feature
-/// `remote`, which its tests share.
+/// The default project, with a [group](add_a_group) of parameters, for GPUs of wgpu and CUDA, of which the latter come
+/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share.
 ///
 /// # Panics
 /// The template cannot be rendered.
@@ -80,7 +80,12 @@ pub fn project() -> Project {
     let settings = UNOPTIMISED.map(|name| format!("profile.dev.package.{name}.opt-level=0"));
     Project::unchanged("hardware", || {
         let project = Project::with_answers_and_engine(&[("hardware", "wgpu")]);
-        without_llvm(project.with_engine_features("autotune,cuda,remote"))
+        add_a_group(&project);
+        let features = match mpi::is_installed() {
+            true => "autotune,cuda,remote,mpi",
+            false => "autotune,cuda,remote",
+        };
+        without_llvm(project.with_engine_features(features))
     })
     .with_settings(settings)
 }

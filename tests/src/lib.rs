@@ -1,5 +1,6 @@
 //! Shared helpers of Kiln's tests.
 
+pub mod abilities;
 pub mod check;
 pub mod filled_in;
 pub mod gpu_measurement;

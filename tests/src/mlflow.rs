@@ -1,4 +1,4 @@
-//! A server for the requests of trainings to MLflow. `tests/mlflow.rs` has a real one.
+//! A server for the requests of trainings to MLflow. `tests/trackers/mlflow.rs` has a real one.
 
 use std::{
     collections::BTreeMap,

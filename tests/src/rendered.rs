@@ -34,16 +34,17 @@ pub const HARDWARE: [&str; 5] = ["cuda", "rocm", "vulkan", "metal", "wgpu"];
 const SHARED_IN_RELEASE: &str = "burn/remote-server,burn/remote-websocket";
 
 /// Features of Burn required by GPUs and `cpu-layers`; with one less, a check of a GPU compiles Burn again.
-const SHARED_IN_CHECKS: &str =
-    "burn/autotune,burn/cubecl,burn/extension,burn/fusion,burn/persistence";
+const SHARED_IN_CHECKS: &str = "burn/cubecl,burn/extension,burn/fusion,burn/persistence";
 
-/// The release profile of tests: the project is optimised as for users, and its dependencies as in
-/// debug builds, so that they are built once.
-const QUICK_RELEASE: [&str; 3] = [
+/// Settings of cargo that optimise the project's crate as in release, on the dependencies of debug builds.
+pub const AS_IN_RELEASE: [&str; 3] = [
     "profile.dev.package.my-model.opt-level=3",
     "profile.dev.package.my-model.debug-assertions=false",
     "profile.dev.package.my-model.overflow-checks=false",
 ];
+
+/// The programs of `tests/fixtures/examples`, which a project builds beside its own.
+pub const EXAMPLES: [&str; 4] = ["early_stop", "hang", "overflow", "weights"];
 
 /// Features of the engine that leave Burn as it is and are off by default, as far as this machine can build
 /// them, separated by commas. The engine that projects share has them, so that it is built once.
@@ -61,8 +62,8 @@ pub struct Project {
     path: PathBuf,
     /// `None` if tests share the project.
     folder: Option<TempDir>,
-    /// Whether builds use [`QUICK_RELEASE`] and no debug information, rather than the profile of users.
-    quick: bool,
+    /// Whether builds are in release, for benchmarks.
+    optimised: bool,
     /// Further settings in cargo's configuration.
     settings: Vec<String>,
     /// Further environment variables of builds.
@@ -108,9 +109,9 @@ impl Project {
         }
     }
 
-    /// The same project, built with the profile of users, for benchmarks.
+    /// The same project, built in release, for benchmarks.
     pub fn fully_optimised(mut self) -> Self {
-        self.quick = false;
+        self.optimised = true;
         self
     }
 
@@ -209,7 +210,7 @@ impl Project {
         Project {
             path,
             folder: Some(folder),
-            quick: true,
+            optimised: false,
             settings: Vec::new(),
             variables: Vec::new(),
             _alone: alone,
@@ -276,43 +277,37 @@ impl Project {
         self.cargo_with(&arguments, &[AS_FOR_DOCUMENTATION]);
     }
 
-    /// Builds the project in release, and the examples of `tests/fixtures` that use it; returns the folder
-    /// with the copies: `program`, and each example by its name.
+    /// Builds the project; returns the path of a copy of its program, which is kept when another project is built.
     ///
     /// # Panics
     /// The build fails.
-    pub fn build_with_examples(&self) -> PathBuf {
-        let examples = self.path().join("examples");
-        fs::create_dir_all(&examples).expect("a folder");
-        let mut names = Vec::new();
-        let fixtures = repository().join("tests/fixtures/examples");
-        for entry in fs::read_dir(fixtures).expect("the examples") {
-            let path = entry.expect("an example").path();
-            let copy = examples.join(path.file_name().expect("a file"));
-            copy_with_time(&path, &copy).expect("an example");
-            names.push(path.file_stem().expect("a file").to_owned());
-        }
-        self.cargo(&["build", "--release", "--bins", "--examples"]);
-        self.keep_programs(self.release_folder(), &names)
+    pub fn build(&self) -> PathBuf {
+        self.build_with(&[]).join("program")
     }
 
-    /// Builds the project and the example that prints weights with the profile of the contract tests,
-    /// which does not optimise the project's crate; returns the folder with the copies.
+    /// Builds the project and these [examples](EXAMPLES); returns the folder with the copies: `program`, and each
+    /// example by its name.
     ///
     /// # Panics
     /// The build fails.
-    pub fn build_in_debug(&self) -> PathBuf {
-        let examples = self.path().join("examples");
-        fs::create_dir_all(&examples).expect("a folder");
-        let weights = repository().join("tests/fixtures/examples/weights.rs");
-        copy_with_time(&weights, &examples.join("weights.rs")).expect("an example");
-        self.cargo(&["build", "--bins", "--example", "weights"]);
-        self.keep_programs("debug", &["weights".into()])
+    pub fn build_with(&self, examples: &[&str]) -> PathBuf {
+        let folder = self.path().join("examples");
+        let mut build = vec!["build", "--bins"];
+        build.extend(self.optimised.then_some("--release"));
+        for name in examples {
+            fs::create_dir_all(&folder).expect("a folder");
+            let file = format!("{name}.rs");
+            let fixture = repository().join("tests/fixtures/examples").join(&file);
+            copy_with_time(&fixture, &folder.join(&file)).expect("an example");
+            build.extend(["--example", name]);
+        }
+        self.cargo(&build);
+        self.keep_programs(examples)
     }
 
     /// Copies the program as `program`, and examples, to a folder that later builds do not change.
-    fn keep_programs(&self, profile: &str, examples: &[OsString]) -> PathBuf {
-        let (built, programs) = (shared_target().join(profile), self.path().join("programs"));
+    fn keep_programs(&self, examples: &[&str]) -> PathBuf {
+        let (built, programs) = (self.build_folder(), self.path().join("programs"));
         fs::create_dir_all(&programs).expect("a folder");
         fs::copy(built.join(NAME), programs.join("program")).expect("a program");
         for name in examples {
@@ -322,16 +317,20 @@ impl Project {
         programs
     }
 
+    /// Cargo's folder for the builds of this project.
+    fn build_folder(&self) -> PathBuf {
+        let profile = if self.optimised { "release" } else { "debug" };
+        shared_target().join(profile)
+    }
+
     /// Environment variables with which programs that run cargo in the project build as tests do. No build is
     /// incremental: cargo would build the shared engine once more for those that are.
     pub fn build_environment(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![
             ("CARGO_TARGET_DIR", shared_target().into()),
             ("CARGO_INCREMENTAL", "0".into()),
+            ("CARGO_PROFILE_DEV_DEBUG", "0".into()),
         ];
-        if self.quick {
-            variables.push(("CARGO_PROFILE_DEV_DEBUG", "0".into()));
-        }
         let further = self.variables.iter().copied();
         variables.extend(further.map(|(name, value)| (name, value.into())));
         variables
@@ -369,38 +368,6 @@ impl Project {
         text
     }
 
-    /// Builds the project in release; returns the path of a copy of its program, which is kept when
-    /// another project is built.
-    ///
-    /// # Panics
-    /// The build fails.
-    pub fn build(&self) -> PathBuf {
-        self.cargo(&["build", "--release"]);
-        self.keep_program(self.release_folder())
-    }
-
-    /// Like [`build`](Self::build), with the profile of the contract tests, which does not optimise the project's
-    /// crate. A project that no other test has is built sooner, and trains about as fast.
-    ///
-    /// # Panics
-    /// The build fails.
-    pub fn build_program_in_debug(&self) -> PathBuf {
-        self.cargo(&["build"]);
-        self.keep_program("debug")
-    }
-
-    fn keep_program(&self, profile: &str) -> PathBuf {
-        let program = self.path().join("program");
-        let built = shared_target().join(profile).join(NAME);
-        fs::copy(built, &program).expect("a program");
-        program
-    }
-
-    /// Cargo's folder for the release builds of tests.
-    fn release_folder(&self) -> &'static str {
-        if self.quick { "debug" } else { "release" }
-    }
-
     /// Replaces `from`, which must exist, by `to` in a source file.
     ///
     /// # Panics
@@ -408,6 +375,15 @@ impl Project {
     pub fn edit(&self, file: &str, from: &str, to: &str) {
         assert!(self.folder.is_some(), "other tests have this project, too");
         replace_in(&self.path.join("src").join(file), from, to);
+    }
+
+    /// Lets other tests build beside the programs of this project, which builds nothing more; returns the folder
+    /// that it lies in.
+    ///
+    /// # Panics
+    /// Tests share the project.
+    pub fn release(self) -> TempDir {
+        self.folder.expect("a folder of its own")
     }
 
     /// Runs cargo in the project.
@@ -420,18 +396,11 @@ impl Project {
 
     fn try_cargo_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut arguments = arguments.to_vec();
-        let mut settings = self.settings.clone();
-        match arguments.iter().position(|word| *word == "--release") {
-            Some(place) if self.quick => {
-                arguments.remove(place);
-                settings.extend(QUICK_RELEASE.map(str::to_owned));
-            }
-            Some(_) => drop(arguments.splice(1..1, ["--features", SHARED_IN_RELEASE])),
-            None => {}
+        if arguments.contains(&"--release") {
+            arguments.splice(1..1, ["--features", SHARED_IN_RELEASE]);
         }
-        let settings = settings
-            .iter()
-            .flat_map(|setting| ["--config", setting.as_str()]);
+        let settings = self.settings.iter();
+        let settings = settings.flat_map(|setting| ["--config", setting.as_str()]);
         arguments.splice(1..1, settings);
         let start = Instant::now();
         let mut cargo = Command::new("cargo");

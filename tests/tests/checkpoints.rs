@@ -336,7 +336,7 @@ fn equal_seeds_give_equal_bits_with_dropout_augmentation_and_batch_normalisation
     let other = project.path().join("runs/plain");
     run(&plain, &other, &["train", "--epochs", "1"]);
     make_stochastic(&project);
-    let program = project.build_program_in_debug();
+    let program = project.build();
 
     let message = fails(&program, &other, &["train", "--epochs", "2", "--resume"]);
     assert!(

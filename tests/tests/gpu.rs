@@ -10,7 +10,7 @@ use std::{
 use kiln_tests::{
     gpu_measurement, hardware,
     job::{Job, Signal, assert_near, fails, signal},
-    parallel, python,
+    mpi, parallel, python,
     rendered::{Project, text},
     repository,
     running::{Running, TRAINING, succeeds},
@@ -30,6 +30,20 @@ const NO_CUDA: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "");
 /// Programs and tests on the GPU in software.
 const GPU: [(&str, &str); 3] = [vulkan::WANTED, FEW_CANDIDATES, NO_CUDA];
 
+/// In messages of what was tuned.
+const TUNED: &str = "operations tuned";
+
+/// A training of two steps on one replica.
+const SHORT: [&str; 7] = [
+    "--replicas",
+    "1",
+    "--epochs",
+    "1",
+    "--steps-per-epoch",
+    "2",
+    "train",
+];
+
 /// The kernels of the first start, in the project's folder.
 const BUNDLE: &str = "kernels.bundle";
 
@@ -41,7 +55,7 @@ fn a_project_trains_on_a_gpu() {
     }
     let project = hardware::project();
     let job = Job {
-        programs: project.build_in_debug(),
+        programs: project.build_with(&["weights"]),
         folder: project.path(),
         strategy: "mirrored",
     };
@@ -52,22 +66,28 @@ fn a_project_trains_on_a_gpu() {
         &|| kernels_are_kept_and_shipped(&job),
     ];
     parallel::for_each(&tuned, |test| test());
-    let with_kept: [fn(&Job); 6] = [
+    let with_kept: [fn(&Job); 8] = [
         a_gpu_goes_on_where_the_cpu_stopped,
         a_gpu_is_not_waited_for_at_each_step,
         a_gpu_is_measured,
         a_full_disk_takes_no_kernels,
+        a_folder_that_may_only_be_read_takes_no_kernels,
         what_is_no_bundle_is_refused,
         a_gpu_in_software_is_used_where_it_is_asked_for,
+        a_gpu_is_for_one_process_of_a_job,
     ];
     parallel::for_each(&with_kept, |test| test(&job));
     // Alone, as it is about seconds.
     what_is_compiled_is_told_and_stopped_at_once(&job);
 }
 
-/// The unit tests of project and engine.
+/// The unit tests of project and engine. They keep kernels where programs do by default: in the cache folder of the
+/// user, in a file of this host.
 fn unit_tests_pass(project: &Project) {
     tests_pass(project, &["test", "--workspace", "--lib"]);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let kept = format!("cache/cubecl/{}.db", host.trim());
+    assert!(project.path().join(&kept).is_file(), "no {kept}");
 }
 
 /// The contract of training: replicas that share a GPU give the results of one.
@@ -112,7 +132,6 @@ fn with_kernels(job: &Job, folder: &str, options: &[&str]) -> String {
 /// no records, so only what was tuned can be counted. The unit test
 /// `a_second_start_and_another_machine_compile_nothing` of the engine counts compiled kernels, too, where they are kept.
 fn kernels_are_kept_and_shipped(job: &Job) {
-    const TUNED: &str = "operations tuned";
     let cold = with_kernels(job, "first", &["compile", BUNDLE]);
     let summary = format!("{TUNED}, kept in first");
     assert!(cold.contains(&summary), "{cold}");
@@ -161,14 +180,15 @@ fn what_is_no_bundle_is_refused(job: &Job) {
 /// Files can have no more than the 1,024,000 bytes of the shell's limit, as on a disk that is full. Training goes on
 /// without a bundle that does not fit, too.
 fn a_full_disk_takes_no_kernels(job: &Job) {
+    const OTHER: &str = "other.bundle";
+    write_other_bundle(job, OTHER, ["llvmpipe (", "LLVMPIPE ("]);
     let mut command = Command::new("sh");
     command
         .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$@\"", "sh"])
         .arg(job.programs.join("program"))
         .args(["--kernel-cache", "first", "--output-dir", "runs/full"])
-        .args(["--kernels", &other_bundle(job)])
-        .args(["--replicas", "1", "--epochs", "1", "--steps-per-epoch", "2"])
-        .arg("train")
+        .args(["--kernels", OTHER])
+        .args(SHORT)
         .envs(GPU)
         .current_dir(&job.folder);
     let printed = succeeds(&mut command, TRAINING);
@@ -181,21 +201,57 @@ fn a_full_disk_takes_no_kernels(job: &Job) {
     assert!(job.folder.join("runs/full/checkpoints").is_dir());
 }
 
-/// A bundle of another GPU: the same with another name of equal length.
-fn other_bundle(job: &Job) -> String {
-    const OTHER: &str = "other.bundle";
+/// Those that are there are used, and a bundle of another version is not. Root may write to any folder, unless it
+/// gives up its capabilities.
+fn a_folder_that_may_only_be_read_takes_no_kernels(job: &Job) {
+    const OTHER: &str = "other-version.bundle";
+    const WITHOUT_CAPABILITIES: &str = "test ! -w second || set -- setpriv --bounding-set=-all --inh-caps=-all \"$@\"; \
+                                        exec \"$@\"";
+    write_other_bundle(
+        job,
+        OTHER,
+        ["\"cubecl_version\": \"0.", "\"cubecl_version\": \"9."],
+    );
+    let set_mode = |mode| {
+        let mut command = Command::new("chmod");
+        command.args(["-R", mode, "second"]);
+        succeeds(command.current_dir(&job.folder), TRAINING);
+    };
+    set_mode("a-w");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", WITHOUT_CAPABILITIES, "sh"])
+        .arg(job.programs.join("program"))
+        .args(["--kernel-cache", "second", "--output-dir", "runs/read-only"])
+        .args(["--kernels", OTHER])
+        .args(SHORT)
+        .envs(GPU)
+        .current_dir(&job.folder);
+    let printed = succeeds(&mut command, TRAINING);
+    set_mode("u+w");
+    for warning in [
+        "warning: new kernels cannot be kept in second/default.db (Permission denied",
+        "warning: other-version.bundle (--kernels) is not used, and kernels are compiled here: it is of CubeCL 9.",
+    ] {
+        assert!(printed.contains(warning), "{warning}: {printed}");
+    }
+    assert!(!printed.contains(TUNED), "{printed}");
+    assert!(job.folder.join("runs/read-only/checkpoints").is_dir());
+}
+
+/// Writes a bundle of other origin: that of the first start with other text of equal length.
+fn write_other_bundle(job: &Job, name: &str, [text, other]: [&str; 2]) {
+    assert_eq!(text.len(), other.len());
     let mut bytes = fs::read(job.folder.join(BUNDLE)).unwrap();
-    let [name, other] = [&b"llvmpipe ("[..], b"LLVMPIPE ("];
-    let mut renamed = 0;
-    for at in 0..bytes.len() - name.len() {
-        if bytes[at..].starts_with(name) {
-            bytes[at..at + name.len()].copy_from_slice(other);
-            renamed += 1;
+    let mut changed = 0;
+    for at in 0..bytes.len() - text.len() {
+        if bytes[at..].starts_with(text.as_bytes()) {
+            bytes[at..at + text.len()].copy_from_slice(other.as_bytes());
+            changed += 1;
         }
     }
-    assert!(renamed > 0, "no name of a GPU in the bundle");
-    fs::write(job.folder.join(OTHER), bytes).unwrap();
-    OTHER.to_owned()
+    assert!(changed > 0, "no {text} in the bundle");
+    fs::write(job.folder.join(name), bytes).unwrap();
 }
 
 /// Losses, norms and the checks of gradients are read together, at each 5th step. What is read once, as for the
@@ -280,6 +336,21 @@ fn a_gpu_in_software_is_used_where_it_is_asked_for(job: &Job) {
     assert!(!refused.contains("no such GPU was found"), "{refused}");
     let nccl = ["--cross-device-ops", "nccl"];
     fails(&mut on_gpu(job, &nccl), &["several CUDA GPUs"]);
+}
+
+/// Processes on one GPU would take turns.
+fn a_gpu_is_for_one_process_of_a_job(job: &Job) {
+    if !mpi::is_there() {
+        return;
+    }
+    let mut two = mpi::run(2);
+    two.arg(job.programs.join("program"))
+        .args(["--strategy", "multi-worker-mirrored"])
+        .args(["--output-dir", "runs/two", "train"])
+        .envs(GPU)
+        .current_dir(&job.folder);
+    let shared = "2 processes on this host would share a GPU: start at most 1 here";
+    fails(&mut two, &[shared, "--replicas N", "NVIDIA's MPS"]);
 }
 
 /// From the same checkpoint of the CPU, both train the same steps, with one and with two replicas. Each of the GPU has

@@ -1,13 +1,32 @@
 //! `tests/gpu/run.py`, which measures programs on a GPU, as far as a machine without one can tell.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use kiln_tests::{
+    gpu_measurement::{gather_scripts, write_program},
     python,
     rendered::text,
     repository,
     running::{TRAINING, output, succeeds},
 };
+use serde_json::Value;
+
+/// All trainings that are measured.
+const WORK: [&str; 8] = [
+    "digits",
+    "CNN of 28x28",
+    "CNN of 28x28, large batch",
+    "dense",
+    "dense, large batch",
+    "CycleGAN of 16x16",
+    "decoder, float32",
+    "decoder, bfloat16",
+];
 
 /// The command, which without `PATH` does not find the programs of a GPU.
 fn run(python: &Path, options: &[&str]) -> Command {
@@ -39,6 +58,55 @@ fn without_a_gpu_nothing_is_measured_and_nothing_fails() {
         "{}",
         text(&refused)
     );
+}
+
+/// Programs and tests that hang have 3 seconds together, and all parts are reported.
+#[test]
+fn what_hangs_does_not_exceed_the_time_limit() {
+    let Some(python) = python::interpreter() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    gather_scripts(folder.path(), "flex");
+    for (project, programs) in [
+        ("digits", &["program", "unit", "contract"][..]),
+        ("cnn", &["program"]),
+        ("dense", &["program"]),
+        ("cyclegan", &["program"]),
+        ("decoder", &["program"]),
+    ] {
+        fs::create_dir(folder.path().join(project)).expect("a folder");
+        for name in programs {
+            let path = folder.path().join(project).join(name);
+            write_program(&path, "exec /bin/sleep 100");
+        }
+    }
+    let mut script = Command::new(python);
+    script
+        .args(["-B", "run.py", "--dry-run", "--minutes", "0.05"])
+        .current_dir(folder.path())
+        .env("PATH", "");
+    let started = Instant::now();
+    let printed = succeeds(&mut script, TRAINING);
+    // Less than one of the programs takes.
+    assert!(started.elapsed() < Duration::from_secs(60), "{printed}");
+    let results = fs::read_to_string(folder.path().join("results.json")).expect("results");
+    let results: Value = serde_json::from_str(&results).expect("JSON");
+    let names = |list: &str, name: &str| -> Vec<String> {
+        let parts = results[list].as_array().expect("a list").iter();
+        let names = parts.map(|part| part[name].as_str().expect("a name").to_owned());
+        names.collect()
+    };
+    assert_eq!(names("work", "work"), WORK, "{printed}");
+    assert_eq!(names("tests", "tests"), ["unit", "contract"], "{printed}");
+    for line in [
+        "- digits: no step at the first start within ",
+        "- digits, 1 epochs: stopped after 0 epochs",
+        "- unit tests: 0 passed, 0 failed of 0, stopped after ",
+        "- contract tests: 0 passed, 0 failed of 0, stopped after ",
+    ] {
+        assert!(printed.contains(line), "{line}: {printed}");
+    }
 }
 
 /// Among the results: a rate that is missing in a round, a start that was stopped, a program and a test that

@@ -52,7 +52,7 @@ fn it_compiles_without_convolutions_of_its_own() {
 fn without_a_gpu_a_program_for_cuda_says_what_is_missing() {
     let project = hardware::project();
     let job = Job {
-        programs: project.build_in_debug(),
+        programs: project.build_with(&["weights"]),
         folder: project.path(),
         strategy: "mirrored",
     };

@@ -11,7 +11,7 @@ use std::{
 
 use kiln_tests::{
     job::wait_for_second_epoch,
-    mpi,
+    mpi, parallel,
     rendered::{Project, text},
     running::Running,
 };
@@ -134,13 +134,10 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
             return;
         }
     };
-    let program = project.build_with_examples().join("program");
+    let program = project.build();
     let runs = project.path().join("runs");
-    let options = format!(
-        "--output-dir {} --epochs 100000 --checkpoint-steps 5",
-        runs.display()
-    );
-    let mut command = hosts.launch(&program, &[1, 2, 3], &format!("{options} -- train"));
+    let options = options(&runs, 100_000) + " -- train";
+    let mut command = hosts.launch(&program, &[1, 2, 3], &options);
     let job = wait_for_second_epoch(Running::start(&mut command), &runs);
     hosts.cut_off("c");
     let cut = Instant::now();
@@ -163,17 +160,31 @@ fn a_host_that_is_cut_off_ends_the_job_which_goes_on_with_the_rest() {
         "{printed}"
     );
     println!("the job ended {seconds:.1} s after the cut");
-    let options = options.replace("100000", "1");
-    let mut command = hosts.launch(&program, &[1, 2], &format!("{options} --resume"));
+    // Side by side: an unreachable host is an error only after a while.
+    let later = [the_others_go_on, a_host_that_cannot_be_reached_is_an_error];
+    parallel::for_each(&later, |test| test(&hosts, &program, &runs));
+}
+
+/// The options of a job that trains for this many epochs.
+fn options(runs: &Path, epochs: u32) -> String {
+    let runs = runs.display();
+    format!("--output-dir {runs} --epochs {epochs} --checkpoint-steps 5")
+}
+
+fn the_others_go_on(hosts: &Hosts, program: &Path, runs: &Path) {
+    let options = options(runs, 1) + " --resume";
+    let mut command = hosts.launch(program, &[1, 2], &options);
     let (success, printed) = ending(Running::start(&mut command));
     assert!(success, "{printed}");
     assert!(
         printed.contains("resumed from ") && printed.contains("test  loss "),
         "{printed}"
     );
+}
 
-    // An unreachable host is an error at the start.
-    let mut command = hosts.launch(&program, &[1, 3], &options);
+fn a_host_that_cannot_be_reached_is_an_error(hosts: &Hosts, program: &Path, runs: &Path) {
+    let options = options(&runs.join("unreachable"), 1);
+    let mut command = hosts.launch(program, &[1, 3], &options);
     let (success, printed) = ending(Running::start(&mut command));
     assert!(!success, "{printed}");
     println!("{printed}");

@@ -82,10 +82,13 @@ fn its_own_tests_pass_and_notice_a_change() {
         printed.contains("renew it with `INSTA_UPDATE=always cargo test`"),
         "{printed}"
     );
+}
 
-    // Runs after the example's tests, which build in the same folder.
-    let unchanged = self::house();
-    let project = Project::of_template(&unchanged.path().join("template"));
+/// In the folder of the example's tests, while these train.
+#[test]
+#[ignore = "long"]
+fn its_projects_are_clean() {
+    let project = Project::of_template(&house().path().join("template"));
     project.is_clean();
 }
 

@@ -226,13 +226,16 @@ fn a_save_that_began_ends(trainer: &Trainer) {
         let asked = Instant::now();
         while unfinished(&runs).is_empty() && asked.elapsed() < Duration::from_millis(300) {}
         signal(Signal::STOP, running.id());
-        sleep(Duration::from_millis(1100));
+        // The signal is on its way.
+        sleep(Duration::from_millis(50));
         let [in_save] = &unfinished(&runs)[..] else {
             // The write had ended, or an old checkpoint was being removed.
             signal(Signal::CONT, running.id());
             running.end(TRAINING);
             continue;
         };
+        // A second signal within a second is taken for the first.
+        sleep(Duration::from_millis(1050));
         signal(Signal::TERM, running.id());
         signal(Signal::CONT, running.id());
         let output = running.end(TRAINING);

@@ -3,7 +3,7 @@
 use kiln_tests::{
     idx::idx_data,
     job::{Job, assert_close},
-    rendered::{Project, text},
+    rendered::{EXAMPLES, Project, text},
 };
 
 /// The global batch size; 54 examples give a last batch of 6.
@@ -14,7 +14,7 @@ const GLOBAL_BATCH: usize = 24;
 fn stages_train_to_the_weights_of_the_whole_model() {
     let project = Project::default_answers();
     let job = Job {
-        programs: project.build_with_examples(),
+        programs: project.build_with(&EXAMPLES),
         folder: project.path(),
         strategy: "model-parallel",
     };

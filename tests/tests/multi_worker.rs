@@ -10,9 +10,9 @@ use kiln_tests::{
     idx::idx_data,
     interruptions::{Ended, Whole},
     job::{Job, Signal, assert_close, signal, workers},
-    mpi,
+    mpi, parallel,
     random::Random,
-    rendered::{Project, text},
+    rendered::{EXAMPLES, Project, text},
     running::{TRAINING, succeeds},
 };
 
@@ -26,23 +26,37 @@ fn several_processes_are_one_job() {
         return;
     }
     let project = Project::default_answers();
-    let programs = project.build_with_examples();
+    let programs = project.build_with(&EXAMPLES);
     let job = Job {
         programs,
         folder: project.path(),
         strategy: "multi-worker-mirrored",
     };
     idx_data(&job.folder.join("small"), 8);
-    processes_train_to_the_weights_of_one_device(&job);
-    another_number_of_processes_goes_on(&job);
-    a_signal_to_one_stops_all_after_the_same_step(&job);
-    a_callback_of_one_stops_all_after_the_same_step(&job);
-    job.a_time_limit_stops_all_after_the_same_step();
-    an_overflow_in_one_process_skips_the_update_in_all(&job);
-    gradients_in_bfloat16_are_half_the_bytes(&job);
-    launched_trainings_are_stopped_at_random_moments(&job);
-    what_does_not_fit_together_is_refused(&job);
-    a_process_that_is_lost_ends_the_job(&job);
+    // Alone, as moments are chosen within its time.
+    let time = a_launched_training_is_timed(&job);
+    // Side by side, as launchers and processes wait for each other. The longest first, so that no core waits at the end.
+    let tests: [&(dyn Fn() + Sync); 10] = [
+        &|| launched_trainings_are_stopped_at_random_moments(&job, time),
+        &|| processes_train_to_the_weights_of_one_device(&job),
+        &|| what_does_not_fit_together_is_refused(&job),
+        &|| an_overflow_in_one_process_skips_the_update_in_all(&job),
+        &|| another_number_of_processes_goes_on(&job),
+        &|| a_signal_to_one_stops_all_after_the_same_step(&job),
+        &|| a_signal_to_the_launcher_stops_all(&job),
+        &|| job.a_time_limit_stops_all_after_the_same_step(),
+        &|| gradients_in_bfloat16_are_half_the_bytes(&job),
+        &|| a_callback_of_one_stops_all_after_the_same_step(&job),
+    ];
+    parallel::for_each(&tests, |test| test());
+    // After all others, as these have seconds to end. What is idle comes first, beside the one with the least time.
+    let lost: [fn(&Job); 4] = [
+        a_process_that_is_stopped_ends_the_job,
+        a_process_that_hangs_ends_the_job,
+        a_chief_that_is_killed_ends_the_job,
+        a_process_that_is_killed_ends_the_job,
+    ];
+    parallel::for_each(&lost, |test| test(&job));
 }
 
 /// 54 examples in batches of 24, 24 and 6; the last is smaller than the number of replicas, 8.
@@ -156,8 +170,10 @@ fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
         job.runs(3, &["--output-dir", "runs/signal", "test"])
             .contains("test  loss")
     );
+}
 
-    // The crate's launcher forwards a signal to all processes.
+/// By the crate's launcher, which forwards the signal.
+fn a_signal_to_the_launcher_stops_all(job: &Job) {
     let mut launch = job.alone();
     let options = [
         "launch",
@@ -264,30 +280,40 @@ fn sent(report: &str) -> u64 {
     report.lines().filter_map(bytes).sum()
 }
 
+/// A training of two processes by the crate's launcher.
+fn launched(job: &Job, runs: &str, resume: bool) -> Command {
+    let options = "launch --workers 2 --replicas 1 --data-dir small --batch-size 2 --epochs 20";
+    let mut launch = job.alone();
+    launch.args(options.split(' ')).args(["--output-dir", runs]);
+    launch
+        .args(resume.then_some("--resume"))
+        .args(["--", "train"]);
+    launch
+}
+
+/// The output folder of a launched training that nobody stops.
+const NEVER_STOPPED: &str = "runs/never-stopped";
+
+fn a_launched_training_is_timed(job: &Job) -> Duration {
+    let start = Instant::now();
+    succeeds(&mut launched(job, NEVER_STOPPED, false), TRAINING);
+    start.elapsed()
+}
+
 /// Signals go to the launcher, singly or in bursts; it ends like a training in one process.
-fn launched_trainings_are_stopped_at_random_moments(job: &Job) {
-    let command = |runs: &str, resume: bool| {
-        let options = "launch --workers 2 --replicas 1 --data-dir small --batch-size 2 --epochs 20";
-        let mut launch = job.alone();
-        launch.args(options.split(' ')).args(["--output-dir", runs]);
-        launch
-            .args(resume.then_some("--resume"))
-            .args(["--", "train"]);
-        launch
+fn launched_trainings_are_stopped_at_random_moments(job: &Job, time: Duration) {
+    let whole = Whole {
+        runs: &job.folder.join(NEVER_STOPPED),
+        time,
     };
     let start = Instant::now();
-    succeeds(&mut command("runs/never-stopped", false), TRAINING);
-    let whole = Whole {
-        runs: &job.folder.join("runs/never-stopped"),
-        time: start.elapsed(),
-    };
     let mut stopped = 0;
     for number in 0..10 {
         // Shown by the test runner if one of the trainings fails.
         println!("launched training {number}");
         let runs = format!("runs/stopped-{number}");
         let (folder, mut random) = (job.folder.join(&runs), Random::new(number));
-        let command = |resume| command(&runs, resume);
+        let command = |resume| launched(job, &runs, resume);
         let ends = whole.is_reached_with_stops(&folder, &mut random, command);
         stopped += ends
             .iter()
@@ -388,7 +414,7 @@ fn what_does_not_fit_together_is_refused(job: &Job) {
     assert!(!job.folder.join("runs/refused/checkpoints").exists());
 }
 
-fn a_process_that_is_lost_ends_the_job(job: &Job) {
+fn a_process_that_is_killed_ends_the_job(job: &Job) {
     job.ends_after(
         "runs/killed",
         |workers| signal(Signal::KILL, workers[1]),
@@ -397,26 +423,6 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
             "worker 1 of 3 (host ",
             ") died at step ",
             "(collective ",
-        ],
-    );
-    job.ends_after(
-        "runs/stopped",
-        |workers| signal(Signal::STOP, workers[2]),
-        &[
-            "worker 2 of 3 (host ",
-            ") has not answered for ",
-            "; it was at step ",
-        ],
-    );
-    // The chief, on which all others wait.
-    job.ends_after(
-        "runs/chief",
-        |workers| signal(Signal::KILL, workers[0]),
-        &[
-            "error: worker 1 of 3",
-            "error: worker 2 of 3",
-            "worker 0 of 3 (host ",
-            ") died at step ",
         ],
     );
     job.runs(
@@ -430,7 +436,32 @@ fn a_process_that_is_lost_ends_the_job(job: &Job) {
             "train",
         ],
     );
-    a_process_that_hangs_ends_the_job(job);
+}
+
+fn a_process_that_is_stopped_ends_the_job(job: &Job) {
+    job.ends_after(
+        "runs/stopped",
+        |workers| signal(Signal::STOP, workers[2]),
+        &[
+            "worker 2 of 3 (host ",
+            ") has not answered for ",
+            "; it was at step ",
+        ],
+    );
+}
+
+/// All others wait on the chief.
+fn a_chief_that_is_killed_ends_the_job(job: &Job) {
+    job.ends_after(
+        "runs/chief",
+        |workers| signal(Signal::KILL, workers[0]),
+        &[
+            "error: worker 1 of 3",
+            "error: worker 2 of 3",
+            "worker 0 of 3 (host ",
+            ") died at step ",
+        ],
+    );
 }
 
 /// One process computes for ever while its monitor responds; the others cannot exit.

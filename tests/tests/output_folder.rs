@@ -16,6 +16,7 @@ use std::{
 use kiln_tests::{
     idx::idx_data,
     job::wait_for_second_epoch,
+    parallel,
     random::Random,
     read_tree,
     rendered::{Project, text},
@@ -43,15 +44,18 @@ fn one_run_writes_in_an_output_folder() {
     let project = Project::default_answers();
     let trainer = Trainer::new(&project);
     idx_data(&trainer.folder.join("small"), 8);
-    of_those_that_start_at_once_one_trains(&trainer);
-    a_killed_run_holds_no_lock(&trainer);
-    earlier_runs_are_kept_under_one_number(&trainer);
-    a_link_to_checkpoints_stays(&trainer);
-    nothing_to_resume_is_told(&trainer);
-    what_another_version_wrote_is_left_alone(&trainer);
-    what_cannot_be_read_is_no_damage(&trainer);
-    who_may_not_write_can_test(&trainer);
-    what_diverged_is_not_saved(&trainer);
+    let tests: [fn(&Trainer); 9] = [
+        of_those_that_start_at_once_one_trains,
+        a_killed_run_holds_no_lock,
+        earlier_runs_are_kept_under_one_number,
+        a_link_to_checkpoints_stays,
+        nothing_to_resume_is_told,
+        what_another_version_wrote_is_left_alone,
+        what_cannot_be_read_is_no_damage,
+        who_may_not_write_can_test,
+        what_diverged_is_not_saved,
+    ];
+    parallel::for_each(&tests, |test| test(&trainer));
 }
 
 /// The trainings of all seeds, each run alone.

@@ -1,12 +1,12 @@
 //! Asynchronous replicas: each example once per epoch, bounded staleness, and the results of one replica.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use kiln_tests::{
     idx::idx_data,
     job::{Job, Signal, signal, workers},
-    mpi,
-    rendered::{Project, text},
+    mpi, parallel,
+    rendered::{EXAMPLES, Project, text},
     running::TRAINING,
 };
 
@@ -33,10 +33,7 @@ fn accuracy(job: &Job, runs: &str) -> f64 {
 #[ignore = "long"]
 fn replicas_of_one_process_train_at_their_own_pace() {
     let project = Project::default_answers();
-    let programs = project.path().join("programs");
-    fs::create_dir(&programs).unwrap();
-    fs::copy(project.build(), programs.join("program")).unwrap();
-    let job = job(programs, project.path());
+    let job = job(project.build_with(&[]), project.path());
     one_replica_without_staleness_is_one_device(&job);
     for staleness in ["0", "3", "8"] {
         let runs = format!("runs/staleness-{staleness}");
@@ -71,13 +68,17 @@ fn replicas_of_several_processes_train_at_their_own_pace() {
         return;
     }
     let project = Project::default_answers();
-    let job = job(project.build_with_examples(), project.path());
-    each_batch_is_computed_once(&job);
-    a_signal_to_one_stops_all_after_the_same_step(&job);
-    job.a_time_limit_stops_all_after_the_same_step();
-    another_number_of_processes_goes_on(&job);
+    let job = job(project.build_with(&EXAMPLES), project.path());
+    // Side by side, as launchers and processes wait for each other.
+    let tests: [fn(&Job); 4] = [
+        each_batch_is_computed_once,
+        a_signal_to_one_stops_all_after_the_same_step,
+        Job::a_time_limit_stops_all_after_the_same_step,
+        what_does_not_fit_together_is_refused,
+    ];
+    parallel::for_each(&tests, |test| test(&job));
+    // Alone, as it has seconds to end.
     a_process_that_is_lost_ends_the_job(&job);
-    what_does_not_fit_together_is_refused(&job);
 }
 
 fn each_batch_is_computed_once(job: &Job) {
@@ -117,6 +118,7 @@ fn a_signal_to_one_stops_all_after_the_same_step(job: &Job) {
         printed.contains(&format!("stopped after step {step};")),
         "{step}: {printed}"
     );
+    another_number_of_processes_goes_on(job);
 }
 
 fn another_number_of_processes_goes_on(job: &Job) {

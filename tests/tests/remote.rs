@@ -7,14 +7,14 @@ use std::{
 };
 
 use kiln_tests::{
+    abilities::{
+        self, ONE, OTHER_KERNELS, Strategy, TOGETHER, find_learning_rate,
+        finds_the_rate_of_one_device, is_as_on_one_device,
+    },
     hardware,
-    idx::idx_data,
     job::{Job, Signal, assert_close, assert_near, ends_in_time, signal},
+    parallel,
 };
-
-/// The tolerance for weights of a server relative to those of this process, whose layers have kernels of
-/// their own: Adam makes an update of what is left by rounding where a gradient is almost zero.
-const OTHER_KERNELS: f64 = 5e-4;
 
 /// A server, which is killed at the end of the test.
 struct Server {
@@ -55,15 +55,21 @@ impl Drop for Server {
 fn a_program_trains_across_servers() {
     let project = hardware::project();
     let job = Job {
-        programs: project.build_in_debug(),
+        programs: project.build_with(&["weights"]),
         folder: project.path(),
         strategy: "remote",
     };
-    idx_data(&job.folder.join("small"), 8);
+    abilities::prepare(&job);
     let servers = [Server::start(&job), Server::start(&job)];
     let hosts = servers.each_ref().map(|server| server.address.as_str());
-    servers_train_to_the_weights_of_one_device(&job, hosts);
-    what_cannot_work_is_refused(&job, hosts);
+    // Side by side, as this process and the servers wait for each other.
+    let tests = [
+        servers_train_to_the_weights_of_one_device,
+        what_cannot_work_is_refused,
+    ];
+    parallel::for_each(&tests, |test| test(&job, hosts));
+    abilities_are_those_of_one_device(&job);
+    // Alone, as it has seconds to end.
     a_server_that_is_lost_ends_the_training(&job, servers);
 }
 
@@ -96,9 +102,32 @@ fn servers_train_to_the_weights_of_one_device(job: &Job, hosts: [&str; 2]) {
     let (weights, metrics) = train(&options, "24", "runs/stages");
     assert_close(&weights, &server.0, "weights of stages on servers");
     assert_close(&metrics, &server.1, "metrics of stages on servers");
-    let options = ["--strategy", "remote", "--hosts", &both];
-    let again = train(&options, "12", "runs/again");
-    assert_eq!(again.0, job.weights("runs/remote-2"), "bit for bit");
+}
+
+/// Trains also twice to the same bits. Each list of abilities has servers of its own, side by side: a server has one
+/// generator of random numbers for all programs.
+fn abilities_are_those_of_one_device(job: &Job) {
+    let lists = TOGETHER.iter().map(Some).chain([None]);
+    parallel::for_each(&lists.collect::<Vec<_>>(), |together| {
+        let servers = [Server::start(job), Server::start(job)];
+        let hosts = servers.each_ref().map(|server| server.address.as_str());
+        let both = hosts.join(",");
+        let strategies = [1, 3].map(|replicas| Strategy::remote(&both, replicas));
+        match together {
+            Some(together) => {
+                together.train_on_one_device(job, None);
+                for on in strategies {
+                    is_as_on_one_device(job, together, on, &[]);
+                }
+            }
+            None => {
+                find_learning_rate(job, ONE);
+                for on in strategies {
+                    finds_the_rate_of_one_device(job, on);
+                }
+            }
+        }
+    });
 }
 
 fn what_cannot_work_is_refused(job: &Job, hosts: [&str; 2]) {
@@ -118,6 +147,11 @@ fn what_cannot_work_is_refused(job: &Job, hosts: [&str; 2]) {
     );
     let twice = [hosts[0], hosts[0]].join(",");
     job.fails(&mut remote(&["--hosts", &twice]), &["twice"]);
+    let exchange = ["--hosts", hosts[0], "--exchange-precision", "bfloat16"];
+    job.fails(
+        &mut remote(&exchange),
+        &["--exchange-precision bfloat16 is not for --strategy remote: the servers send"],
+    );
     let devices = ["--hosts", hosts[0], "--devices", "1"];
     job.fails(&mut remote(&devices), &["--devices 1: there is no such"]);
     let serve = |address: &str| {

@@ -5,7 +5,7 @@ use std::{
     fs,
     path::PathBuf,
     process::Command,
-    thread::sleep,
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
@@ -13,8 +13,8 @@ use kiln_tests::{
     NAME,
     idx::idx_data,
     job::{Job, assert_close, second_epoch_began},
-    mpi,
-    rendered::Project,
+    mpi, parallel,
+    rendered::{EXAMPLES, Project},
     running::TRAINING,
     runs::checkpoints,
     slurm::{self, Cluster},
@@ -32,13 +32,31 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     if !mpi::is_there() || !slurm::is_there() {
         return;
     }
-    let rendered = Project::with_answers(&[("cluster", "slurm")]);
-    let script = fs::read_to_string(rendered.path().join(SCRIPT)).unwrap();
-    // One at a time.
-    drop(rendered);
+    let script = script();
     let project = Project::default_answers();
+    let (job, cluster) = thread::scope(|scope| {
+        let cluster = scope.spawn(Cluster::start);
+        (job(&project, &script), cluster.join().unwrap())
+    });
+    nodes_train_to_the_weights_of_one_device(&job, &cluster);
+    // Side by side: one job has the nodes while the other waits for its next turn.
+    let tests = [
+        a_job_saves_when_its_time_is_up_and_goes_on_in_its_next_turn,
+        a_node_that_is_lost_ends_the_job,
+    ];
+    parallel::for_each(&tests, |test| test(&job, &cluster));
+}
+
+/// The script of a project for Slurm.
+fn script() -> String {
+    let project = Project::with_answers(&[("cluster", "slurm")]);
+    fs::read_to_string(project.path().join(SCRIPT)).unwrap()
+}
+
+/// The programs of a project, and the script, as in a user's folder.
+fn job(project: &Project, script: &str) -> Job {
     let job = Job {
-        programs: project.build_with_examples(),
+        programs: project.build_with(&EXAMPLES),
         folder: project.path(),
         strategy: "multi-worker-mirrored",
     };
@@ -49,10 +67,7 @@ fn the_script_for_slurm_trains_on_its_nodes() {
     fs::write(job.folder.join(SCRIPT), script).unwrap();
     fs::copy(job.programs.join("program"), built.join(NAME)).unwrap();
     idx_data(&job.folder.join("small"), 8);
-    let cluster = Cluster::start();
-    nodes_train_to_the_weights_of_one_device(&job, &cluster);
-    a_job_saves_when_its_time_is_up_and_goes_on_in_its_next_turn(&job, &cluster);
-    a_node_that_is_lost_ends_the_job(&job, &cluster);
+    job
 }
 
 /// Submits the script with the common options; returns the job id and the output file.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use kiln_tests::{
+    parallel,
     rendered::Project,
     running::{TRAINING, succeeds},
     runs::{checkpoints, latest, latest_state, log, log_without_seconds, manifest},
@@ -24,14 +25,18 @@ const SMALL: &str =
 fn trainings_end_early_and_on_parts_of_the_data() {
     let project = Project::default_answers();
     let trainer = Trainer::new(&project);
-    patience_is_kept_over_kills(&trainer);
-    the_best_checkpoint_is_named(&trainer);
-    time_ends_a_training_within_an_epoch(&trainer);
+    let tests: [fn(&Trainer); 7] = [
+        patience_is_kept_over_kills,
+        every_strategy_ends_early,
+        time_ends_a_training_within_an_epoch,
+        a_limited_training_is_another_one,
+        a_few_batches_are_learnt_by_heart,
+        the_best_checkpoint_is_named,
+        options_that_do_not_fit_together_are_refused,
+    ];
+    parallel::for_each(&tests, |test| test(&trainer));
+    // Alone, as it compares times of trainings.
     time_counts_over_kills(&trainer);
-    every_strategy_ends_early(&trainer);
-    a_few_batches_are_learnt_by_heart(&trainer);
-    a_limited_training_is_another_one(&trainer);
-    options_that_do_not_fit_together_are_refused(&trainer);
 }
 
 fn patience_is_kept_over_kills(trainer: &Trainer) {

@@ -71,8 +71,9 @@ fn all_examples_are_in_a_split() {
         let datasets = create_datasets(&args()?)?;
         let splits = [&datasets.train, &datasets.validation, &datasets.test];
         let [training, validation, tested] = splits.map(|split| split.dataset().len());
+        // More where training examples are repeated, as those of a rare class.
         ensure!(
-            training + validation == examples.len() && tested == test.len(),
+            training + validation >= examples.len() && tested == test.len(),
             "{} and {} examples make splits of {training}, {validation} and {tested}",
             examples.len(),
             test.len()
@@ -88,26 +89,32 @@ fn splits_are_disjoint_and_leave_nothing_out() {
         let (training, validation) = split(examples.clone())?;
         ensure!(!training.is_empty(), "no example is left for training");
         ensure!(!validation.is_empty(), "no example is left for validation");
-        ensure!(
-            training.len() + validation.len() == examples.len(),
-            "{} examples are split into {} and {}",
-            examples.len(),
-            training.len(),
-            validation.len()
-        );
         let keys = |examples: &Examples| -> Result<HashSet<String>> {
-            Ok(all(examples)?
-                .iter()
-                .map(|example| format!("{example:?}"))
-                .collect())
+            let examples = all(examples)?;
+            Ok(examples.iter().map(|one| format!("{one:?}")).collect())
         };
-        let (training_keys, validation_keys) = (keys(&training)?, keys(&validation)?);
-        // Data may contain duplicates; overlapping splits share far more.
-        let both = training_keys.intersection(&validation_keys).count();
+        let [of_all, of_training, of_validation] =
+            [keys(&examples)?, keys(&training)?, keys(&validation)?];
+        let left_out = of_all
+            .iter()
+            .filter(|key| !of_training.contains(*key) && !of_validation.contains(*key));
+        let left_out = left_out.count();
         ensure!(
-            both * 20 <= validation_keys.len(),
+            left_out == 0,
+            "{left_out} examples are neither for training nor for validation"
+        );
+        // Data may contain duplicates; overlapping splits share far more.
+        let both = of_training.intersection(&of_validation).count();
+        ensure!(
+            both * 20 <= of_validation.len(),
             "{both} of the {} validation examples are for training too",
-            validation_keys.len()
+            of_validation.len()
+        );
+        ensure!(
+            validation.len() - of_validation.len() <= examples.len() - of_all.len(),
+            "{} validation examples are {} different ones: repeat training examples only",
+            validation.len(),
+            of_validation.len()
         );
         let (training_again, validation_again) = split(examples)?;
         ensure!(

@@ -103,7 +103,7 @@ fn encoded((major, minor): Version) -> String {
 }
 
 /// The value of [`CUDA_OF_BINDINGS`] for a driver.
-fn bindings_for(driver: Option<Version>) -> String {
+pub(super) fn bindings_for(driver: Option<Version>) -> String {
     let driver = driver.unwrap_or(ANY_DRIVER);
     let latest = BINDINGS.into_iter().rev().find(|one| *one <= driver);
     encoded(latest.unwrap_or(ANY_DRIVER))

@@ -719,6 +719,9 @@ fn versions_are_those_that_a_build_takes() {
     assert!(image.contains(&format!("download/v{}/", llvm::VERSION)));
     assert!(image.contains(&format!("tracel-llvm-{}-linux-x64.tar.xz", llvm::VERSION)));
     assert!(image.contains(llvm::OFFLINE));
+    assert!(image.contains(&format!("COPY --from=llvm / {}/", llvm::IN_IMAGE)));
+    let bindings = format!("CUDARC_CUDA_VERSION={}\n", cuda::bindings_for(None));
+    assert!(image.contains(&bindings), "{bindings}");
 }
 
 #[test]

@@ -231,12 +231,12 @@ fn make(order: &Order<'_>, answers: &Answers) -> Result<ExitCode> {
 fn train(path: &Path, hardware: &str) -> Result<ExitCode> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(&cargo)
-        .args(["run", "--release"])
+        .arg("run")
         .current_dir(path)
         .status()
         .map_err(|cause| {
             Error::system(format!("cannot run `{}`: {cause}", cargo.to_string_lossy()))
-                .help("install Rust, then run `cargo run --release` in the new folder")
+                .help("install Rust, then run `cargo run` in the new folder")
         })?;
     if !status.success()
         && let Some(explanation) = Llvm::here().explain(hardware)

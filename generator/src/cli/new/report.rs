@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The step that trains a project with TODO sites.
-const TRAIN: &str = "cargo run --release    # train, then test";
+const TRAIN: &str = "cargo run              # train, then test";
 
 /// The written files and the options.
 pub(super) fn report(
@@ -107,7 +107,7 @@ pub(super) fn next_steps(
     let path = path.display().to_string();
     let quoted = quote(&path);
     if train {
-        return format!("Training: cargo run --release, in {quoted}\n");
+        return format!("Training: cargo run, in {quoted}\n");
     }
     let steps = match example {
         None => steps_of(rendered),
@@ -135,7 +135,7 @@ fn steps_of(rendered: &Rendered<'_>) -> Vec<String> {
     let sites = has(SITES_FILE);
     let mut steps = Vec::new();
     if has("Cargo.toml") && has("src/main.rs") {
-        let step = if sites { TRAIN } else { "cargo run --release" };
+        let step = if sites { TRAIN } else { "cargo run" };
         steps.push(step.to_owned());
     }
     steps.extend(test_step(has, 23));

@@ -45,7 +45,7 @@ impl<F, const D: usize> Debug for MapGradient<F, D> {
     }
 }
 
-impl<B, F, const D: usize> Operation<B, 1> for MapGradient<F, D>
+impl<B, F, const D: usize> Operation<B> for MapGradient<F, D>
 where
     B: OperationBackend,
     F: Fn(Tensor<D>) -> Tensor<D> + Clone + Send + 'static,
@@ -53,19 +53,19 @@ where
 {
     type Kept = ();
 
-    fn forward(&self, [x]: [&Primitive<B>; 1]) -> (Primitive<B>, ()) {
-        (x.clone(), ())
+    fn forward(&self, inputs: &[Primitive<B>]) -> (Primitive<B>, ()) {
+        (inputs[0].clone(), ())
     }
 
     fn backward(
         &self,
-        _: [&Primitive<B>; 1],
+        _: &[Primitive<B>],
         (): (),
         gradient: Primitive<B>,
-        _: [bool; 1],
-    ) -> [Option<Primitive<B>>; 1] {
+        _: &[bool],
+    ) -> Vec<Option<Primitive<B>>> {
         let mapped = (self.0)(Tensor::from_primitive::<B>(gradient));
         let mapped = mapped.try_into_primitive::<B>();
-        [Some(mapped.expect("a gradient stays on its backend"))]
+        vec![Some(mapped.expect("a gradient stays on its backend"))]
     }
 }

@@ -47,22 +47,23 @@ impl OperationBackend for burn::backend::Cube {
     }
 }
 
-/// An operation on `N` tensors of the backend `B`.
-pub trait Operation<B: OperationBackend, const N: usize>: Clone + Debug + Send + 'static {
+/// An operation on tensors of the backend `B`. One with a kernel has no generic parameters: generic code is compiled
+/// with the program, which debug builds do not optimise.
+pub trait Operation<B: OperationBackend>: Clone + Debug + Send + 'static {
     /// The state for the backward pass, in addition to the inputs.
     type Kept: Clone + Debug + Send;
 
     /// The output, and the state for the backward pass.
-    fn forward(&self, inputs: [&Primitive<B>; N]) -> (Primitive<B>, Self::Kept);
+    fn forward(&self, inputs: &[Primitive<B>]) -> (Primitive<B>, Self::Kept);
 
-    /// The requested gradients of the inputs, from the gradient of the output.
+    /// The requested gradients of the inputs, in their order, from the gradient of the output.
     fn backward(
         &self,
-        inputs: [&Primitive<B>; N],
+        inputs: &[Primitive<B>],
         kept: Self::Kept,
         gradient: Primitive<B>,
-        wanted: [bool; N],
-    ) -> [Option<Primitive<B>>; N];
+        wanted: &[bool],
+    ) -> Vec<Option<Primitive<B>>>;
 }
 
 /// A tensor of any rank.
@@ -100,7 +101,7 @@ where
 
 /// As [`on_backend`] on the CPU; `None` for other types than `f32`, too.
 #[cfg(feature = "cpu-layers")]
-pub fn on_cpu<O: Operation<Flex, N>, const N: usize, const D: usize>(
+pub fn on_cpu<O: Operation<Flex>, const N: usize, const D: usize>(
     operation: O,
     inputs: [&dyn Input<Flex>; N],
 ) -> Option<Tensor<D>> {
@@ -116,18 +117,18 @@ pub fn on_backend<B, O, const N: usize, const D: usize>(
 ) -> Option<Tensor<D>>
 where
     B: OperationBackend,
-    O: Operation<B, N>,
+    O: Operation<B>,
     DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
 {
     if !inputs.first()?.is_autodiff() {
         let values = all(inputs, |input| input.values())?;
-        let (output, _) = operation.forward(values.each_ref());
+        let (output, _) = operation.forward(&values);
         return Some(Tensor::from_primitive::<B>(output));
     }
     let inputs = all(inputs, |input| input.recorded())?;
     let nodes = inputs.each_ref().map(|input| input.node());
     let values = inputs.map(|input| B::laid_out(input.into_primitive()));
-    let (output, kept) = operation.forward(values.each_ref());
+    let (output, kept) = operation.forward(&values);
     let prepared = Recorded(operation).prepare::<NoCheckpointing>(nodes);
     let output = match prepared.compute_bound().stateful() {
         OpsKind::Tracked(prepared) => prepared.finish((values, kept), output),
@@ -150,18 +151,18 @@ pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
-/// An operation with a backward pass.
+/// An operation, as a step of Burn's autodiff.
 #[derive(Clone, Debug)]
 struct Recorded<O>(O);
 
-impl<B: OperationBackend, O: Operation<B, N>, const N: usize> Backward<B, N> for Recorded<O> {
+impl<B: OperationBackend, O: Operation<B>, const N: usize> Backward<B, N> for Recorded<O> {
     type State = ([Primitive<B>; N], O::Kept);
 
     fn backward(self, ops: Ops<Self::State, N>, recorded: &mut Gradients, _: &mut Checkpointer) {
         let gradient = B::laid_out(recorded.consume::<B>(&ops.node));
         let (inputs, kept) = ops.state;
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let gradients = self.0.backward(inputs.each_ref(), kept, gradient, wanted);
+        let gradients = self.0.backward(&inputs, kept, gradient, &wanted);
         for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
                 recorded.register::<B>(node.id, gradient);

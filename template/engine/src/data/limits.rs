@@ -119,7 +119,7 @@ impl<E> Dataset for Part<E> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{collections::BTreeSet, thread};
 
     use super::*;
@@ -149,7 +149,8 @@ mod tests {
         }
     }
 
-    fn numbers(len: usize, is_ordered: bool) -> Shared<usize> {
+    /// The numbers from 0 to below `len`.
+    pub fn numbers(len: usize, is_ordered: bool) -> Shared<usize> {
         Arc::new(Numbers { len, is_ordered })
     }
 

@@ -92,37 +92,16 @@ mod tests {
 
     use super::*;
     use crate::{
-        data::Dataset,
+        data::limits::tests::numbers,
         test_task::{options, set_up},
     };
-
-    struct Numbers {
-        is_ordered: bool,
-    }
-
-    impl Dataset for Numbers {
-        type Example = usize;
-
-        fn len(&self) -> usize {
-            32
-        }
-
-        fn get(&self, index: usize) -> Result<usize> {
-            Ok(index)
-        }
-
-        fn is_ordered(&self) -> bool {
-            self.is_ordered
-        }
-    }
 
     /// The training examples of the first epoch, on a separate thread, as each can register one strategy.
     fn first_epoch(is_ordered: bool) -> Vec<usize> {
         let read = move || -> Result<Vec<usize>> {
             let options = options(&["--batch-size", "4"]);
             set_up(&options)?;
-            let numbers: Shared<usize> = Arc::new(Numbers { is_ordered });
-            let splits = [Arc::clone(&numbers), Arc::clone(&numbers), numbers];
+            let splits = [(); 3].map(|()| numbers(32, is_ordered));
             let datasets = Datasets::distribute(&options, splits, |example, _| Ok(example))?;
             let shards = datasets.train.epoch(1).flatten();
             let examples = shards.map(|shard| shard.examples());

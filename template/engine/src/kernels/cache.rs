@@ -53,28 +53,32 @@ pub fn keep_by_default() {
     configure(None);
 }
 
-/// The settings of a `cubecl.toml` or `burn.toml` in this folder or above and of CubeCL's environment
-/// variables apply, except that compiled kernels are always kept, and in `folder`, if given.
 fn configure(folder: Option<&Path>) {
     static CONFIGURED: Once = Once::new();
     CONFIGURED.call_once(|| {
-        let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
-        config.compilation.cache = true;
-        let place = &mut config.environment;
-        if let Some(folder) = folder {
-            place.path = CacheConfig::Directory(folder.to_owned());
-        } else if matches!(place.path, CacheConfig::Target) {
-            // In the cache folder of the user: tuning depends on the machine and not on the project.
-            place.path = CacheConfig::Global;
-            if place.name == environment::DEFAULT {
-                // Hosts of a cluster often share home folders over a network, where the locks of a database
-                // do not work: each host has its own.
-                place.name = run_record::host().unwrap_or_else(|| environment::DEFAULT.to_owned());
-            }
-        }
+        let config = CubeClRuntimeConfig::from_current_dir().override_from_env();
         // False if a program around the engine configured CubeCL already.
-        CubeClRuntimeConfig::try_set(config);
+        CubeClRuntimeConfig::try_set(keeping_kernels(config, folder));
     });
+}
+
+/// The settings of a `cubecl.toml` or `burn.toml` in this folder or above and of CubeCL's environment
+/// variables apply, except that compiled kernels are always kept, and in `folder`, if given.
+fn keeping_kernels(mut config: CubeClRuntimeConfig, folder: Option<&Path>) -> CubeClRuntimeConfig {
+    config.compilation.cache = true;
+    let place = &mut config.environment;
+    if let Some(folder) = folder {
+        place.path = CacheConfig::Directory(folder.to_owned());
+    } else if matches!(place.path, CacheConfig::Target) {
+        // In the cache folder of the user: tuning depends on the machine and not on the project.
+        place.path = CacheConfig::Global;
+        if place.name == environment::DEFAULT {
+            // Hosts of a cluster often share home folders over a network, where the locks of a database
+            // do not work: each host has its own.
+            place.name = run_record::host().unwrap_or_else(|| environment::DEFAULT.to_owned());
+        }
+    }
+    config
 }
 
 /// The file in which kernels are kept; missing if its folder does not take it.
@@ -263,6 +267,30 @@ mod tests {
         assert!(!of("cuda-second-line", "ptx_sm_90-cpp"));
         assert!(!of("cuda", "ptx_sm_80"));
         assert!(!has_kernels_of("cuda/0.0.1/ptx_sm_90", &device));
+    }
+
+    /// The folder and the name of the file of kernels, with the settings of a user.
+    fn place(path: CacheConfig, name: &str, folder: Option<&str>) -> (PathBuf, String) {
+        let mut config = CubeClRuntimeConfig::default();
+        config.environment.path = path;
+        config.environment.name = name.to_owned();
+        let config = keeping_kernels(config, folder.map(Path::new));
+        assert!(config.compilation.cache);
+        (config.environment.path.root(), config.environment.name)
+    }
+
+    #[test]
+    fn settings_of_a_user_say_where_kernels_are_kept() {
+        const UNNAMED: &str = environment::DEFAULT;
+        let at = |folder: &str, name: &str| (PathBuf::from(folder), name.to_owned());
+        let in_cache = CacheConfig::Global.root();
+        let of_host = (in_cache.clone(), run_record::host().unwrap());
+        assert_eq!(place(CacheConfig::Target, UNNAMED, None), of_host);
+        let named = (in_cache, "mine".to_owned());
+        assert_eq!(place(CacheConfig::Target, "mine", None), named);
+        let own = CacheConfig::Directory(PathBuf::from("own"));
+        assert_eq!(place(own.clone(), UNNAMED, None), at("own", UNNAMED));
+        assert_eq!(place(own, UNNAMED, Some("given")), at("given", UNNAMED));
     }
 
     /// Environment variables for the child process of a test: its kernel cache, and the bundles to read and write.

@@ -61,7 +61,7 @@ const PASSED_ON: [&str; 3] = ["-USR1", "-USR1", "-TERM"];
 pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<()> {
     ensure!(
         cfg!(feature = "mpi"),
-        "this program was built without MPI: use `cargo run --release --features mpi -- launch`"
+        "this program was built without MPI: use `cargo run --features mpi -- launch`"
     );
     let program = env::current_exe().context("cannot find the path of this program")?;
     let mut words = launcher_words(options.workers, hosts, &version()?)?;

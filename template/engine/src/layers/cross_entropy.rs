@@ -34,8 +34,7 @@ pub fn on_cpu<const D: usize, const E: usize>(
     operation::on_cpu(cross_entropy, [logits])
 }
 
-/// From `[.., classes]` to `[..]`, the shape of the labels. Not generic, as it would be compiled with the program,
-/// which debug builds do not optimise.
+/// From `[.., classes]` to `[..]`, the shape of the labels.
 #[derive(Clone, Debug)]
 struct CrossEntropy {
     classes: usize,
@@ -53,11 +52,11 @@ struct Row {
     log_sum: f32,
 }
 
-impl Operation<Flex, 1> for CrossEntropy {
+impl Operation<Flex> for CrossEntropy {
     type Kept = Vec<Row>;
 
-    fn forward(&self, [logits]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
-        let values = logits.storage::<f32>();
+    fn forward(&self, inputs: &[FlexTensor]) -> (FlexTensor, Self::Kept) {
+        let values = inputs[0].storage::<f32>();
         #[allow(clippy::disallowed_methods, reason = "a CPU does not wait")]
         let labels = self.labels.to_data();
         let rows = labels.iter::<i64>().map(|label| Row {
@@ -77,11 +76,12 @@ impl Operation<Flex, 1> for CrossEntropy {
 
     fn backward(
         &self,
-        [logits]: [&FlexTensor; 1],
+        inputs: &[FlexTensor],
         rows: Self::Kept,
         gradient: FlexTensor,
-        [wanted]: [bool; 1],
-    ) -> [Option<FlexTensor>; 1] {
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
+        let logits = &inputs[0];
         let mut output = logits.storage::<f32>().to_vec();
         let parts = output.par_chunks_mut(ROWS * self.classes);
         let gradients = gradient.storage::<f32>().par_chunks(ROWS);
@@ -89,7 +89,7 @@ impl Operation<Flex, 1> for CrossEntropy {
         parts.for_each(|(values, (rows, gradients))| {
             vectorized!(self.backward_rows(values, rows, gradients));
         });
-        [wanted.then(|| tensor(output, logits.layout().shape().clone()))]
+        vec![wanted[0].then(|| tensor(output, logits.layout().shape().clone()))]
     }
 }
 

@@ -22,10 +22,11 @@ pub fn on_cpu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
 #[derive(Clone, Copy, Debug)]
 struct Gelu;
 
-impl Operation<Flex, 1> for Gelu {
+impl Operation<Flex> for Gelu {
     type Kept = ();
 
-    fn forward(&self, [x]: [&FlexTensor; 1]) -> (FlexTensor, ()) {
+    fn forward(&self, inputs: &[FlexTensor]) -> (FlexTensor, ()) {
+        let x = &inputs[0];
         let mut output = x.storage::<f32>().to_vec();
         output.par_chunks_mut(PIECE).for_each(|values| {
             vectorized!(for value in values {
@@ -37,20 +38,20 @@ impl Operation<Flex, 1> for Gelu {
 
     fn backward(
         &self,
-        [x]: [&FlexTensor; 1],
+        inputs: &[FlexTensor],
         (): (),
         mut gradient: FlexTensor,
-        [wanted]: [bool; 1],
-    ) -> [Option<FlexTensor>; 1] {
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
         let gradients = gradient.storage_mut::<f32>().par_chunks_mut(PIECE);
-        let pieces = gradients.zip(x.storage::<f32>().par_chunks(PIECE));
+        let pieces = gradients.zip(inputs[0].storage::<f32>().par_chunks(PIECE));
         pieces.for_each(|(gradients, values)| {
             vectorized!(for (gradient, value) in gradients.iter_mut().zip(values) {
                 let (share, density) = normal(*value);
                 *gradient *= share + value * density;
             });
         });
-        [wanted.then_some(gradient)]
+        vec![wanted[0].then_some(gradient)]
     }
 }
 

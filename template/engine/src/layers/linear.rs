@@ -1,7 +1,5 @@
 //! [`super::linear()`] on Burn's CPU backend.
 
-use std::array;
-
 use burn::{
     backend::{Flex, flex::FlexTensor},
     nn::Linear,
@@ -51,16 +49,16 @@ struct Product {
     half: Option<Half>,
 }
 
-impl<const N: usize> Operation<Flex, N> for Product {
+impl Operation<Flex> for Product {
     type Kept = ();
 
-    fn forward(&self, tensors: [&FlexTensor; N]) -> (FlexTensor, ()) {
+    fn forward(&self, tensors: &[FlexTensor]) -> (FlexTensor, ()) {
         let Product {
             inputs,
             outputs,
             half,
         } = *self;
-        let (x, weight, bias) = (tensors[0], tensors[1], tensors.get(2));
+        let (x, weight, bias) = (&tensors[0], &tensors[1], tensors.get(2));
         let values = x.storage::<f32>();
         let rows = values.len() / inputs;
         // [rows, outputs]
@@ -77,17 +75,17 @@ impl<const N: usize> Operation<Flex, N> for Product {
 
     fn backward(
         &self,
-        tensors: [&FlexTensor; N],
+        tensors: &[FlexTensor],
         (): (),
         gradient: FlexTensor,
-        wanted: [bool; N],
-    ) -> [Option<FlexTensor>; N] {
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
         let Product {
             inputs,
             outputs,
             half,
         } = *self;
-        let (x, weight) = (tensors[0], tensors[1]);
+        let (x, weight) = (&tensors[0], &tensors[1]);
         let values = gradient.storage::<f32>();
         let rows = values.len() / outputs;
         let gradient = Matrix::new(values, [rows, outputs]);
@@ -101,13 +99,12 @@ impl<const N: usize> Operation<Flex, N> for Product {
             multiply_in(half, &mut sums, false, x, gradient, Threads::All);
             tensor(sums, [inputs, outputs])
         };
-        array::from_fn(|number| {
-            wanted[number].then(|| match number {
-                0 => of_x(),
-                1 => of_weight(),
-                _ => tensor(sum_of_rows(values, outputs), [outputs]),
-            })
-        })
+        let of_bias = || tensor(sum_of_rows(values, outputs), [outputs]);
+        vec![
+            wanted[0].then(of_x),
+            wanted[1].then(of_weight),
+            (wanted.get(2) == Some(&true)).then(of_bias),
+        ]
     }
 }
 

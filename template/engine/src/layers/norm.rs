@@ -1,7 +1,5 @@
 //! [`super::layer_norm()`] on Burn's CPU backend.
 
-use std::array;
-
 use burn::{
     backend::{Flex, flex::FlexTensor},
     module::{Content, DisplaySettings, ModuleDisplay},
@@ -64,11 +62,11 @@ impl Row {
     }
 }
 
-impl<const N: usize> Operation<Flex, N> for Norm {
+impl Operation<Flex> for Norm {
     type Kept = Vec<Row>;
 
-    fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept) {
-        let (x, gamma) = (inputs[0], inputs[1]);
+    fn forward(&self, inputs: &[FlexTensor]) -> (FlexTensor, Self::Kept) {
+        let (x, gamma) = (&inputs[0], &inputs[1]);
         let zeros = vec![0.0; self.width];
         let beta = inputs.get(2).map_or(&zeros[..], |beta| beta.storage());
         let parameters = [gamma.storage(), beta];
@@ -79,19 +77,19 @@ impl<const N: usize> Operation<Flex, N> for Norm {
         let parts = output.par_chunks_mut(part).zip(values.par_chunks(part));
         let parts = parts.zip(rows.par_chunks_mut(ROWS));
         parts.for_each(|((output, values), rows)| {
-            self.forward_part(values, parameters, output, rows);
+            vectorized!(self.forward_rows(values, parameters, output, rows));
         });
         (tensor(output, x.layout().shape().clone()), rows)
     }
 
     fn backward(
         &self,
-        inputs: [&FlexTensor; N],
+        inputs: &[FlexTensor],
         rows: Self::Kept,
         mut gradient: FlexTensor,
-        wanted: [bool; N],
-    ) -> [Option<FlexTensor>; N] {
-        let (x, gamma) = (inputs[0], inputs[1]);
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
+        let (x, gamma) = (&inputs[0], inputs[1].storage());
         let part = ROWS * self.width;
         let parts = gradient.storage_mut::<f32>().par_chunks_mut(part);
         let parts = parts.zip(
@@ -101,7 +99,10 @@ impl<const N: usize> Operation<Flex, N> for Norm {
         );
         let sums = parts.map(|(gradients, (values, rows))| {
             let mut sums = [(); 2].map(|()| vec![0.0; self.width]);
-            self.backward_part(values, gamma.storage(), gradients, rows, &mut sums);
+            vectorized!({
+                self.add_parameter_gradients(values, gradients, rows, &mut sums);
+                self.backward_rows(values, gamma, gradients, rows);
+            });
             sums
         });
         let sums = sums.collect::<Vec<_>>().into_iter();
@@ -115,40 +116,12 @@ impl<const N: usize> Operation<Flex, N> for Norm {
         let of_width = |values| tensor(values, [self.width]);
         let gradients = [gradient, of_width(gamma_gradient), of_width(beta_gradient)];
         let gradients = gradients.into_iter().zip(wanted);
-        let mut gradients = gradients.map(|(one, wanted)| wanted.then_some(one));
-        array::from_fn(|_| gradients.next().flatten())
+        let wanted = gradients.map(|(one, wanted)| wanted.then_some(one));
+        wanted.collect()
     }
 }
 
 impl Norm {
-    /// Not in the generic functions above, which are compiled with the program: debug builds do not optimise it.
-    #[inline(never)]
-    fn forward_part(
-        &self,
-        values: &[f32],
-        parameters: [&[f32]; 2],
-        output: &mut [f32],
-        rows: &mut [Row],
-    ) {
-        vectorized!(self.forward_rows(values, parameters, output, rows));
-    }
-
-    /// As [`forward_part`](Self::forward_part).
-    #[inline(never)]
-    fn backward_part(
-        &self,
-        values: &[f32],
-        gamma: &[f32],
-        gradients: &mut [f32],
-        rows: &[Row],
-        sums: &mut [Vec<f32>; 2],
-    ) {
-        vectorized!({
-            self.add_parameter_gradients(values, gradients, rows, sums);
-            self.backward_rows(values, gamma, gradients, rows);
-        });
-    }
-
     #[inline(always)]
     fn forward_rows(
         &self,

@@ -142,21 +142,7 @@ pub(super) mod tests {
 
     #[test]
     fn data_without_labels_are_known_by_their_number() {
-        struct Numbers(usize);
-
-        impl Dataset for Numbers {
-            type Example = usize;
-
-            fn len(&self) -> usize {
-                self.0
-            }
-
-            fn get(&self, index: usize) -> Result<usize> {
-                Ok(index)
-            }
-        }
-
-        let [three, four] = [3, 4].map(|len| SplitRecord::of(&Numbers(len)).unwrap());
+        let [three, four] = [3, 4].map(|len| SplitRecord::of(&vec![0u8; len]).unwrap());
         assert!(!three.labels && three.describe().ends_with(" of sizes"));
         assert!(three.fits(&three) && !three.fits(&four));
         assert!(

@@ -56,7 +56,7 @@ fn inverse(pattern: &str, replacement: &str) -> Option<(String, String)> {
     let mut order = Vec::new();
     for part in replacement_parts(replacement, &groups)? {
         match part {
-            Part::Text(text) => from += &escaped(&text),
+            Part::Text(text) => from += &regex::escape(&text),
             Part::Group(group) => {
                 from += &format!("({})", groups[group].expression);
                 order.push(group);
@@ -211,18 +211,6 @@ fn replacement_parts(replacement: &str, groups: &[Group]) -> Option<Vec<Part>> {
     }
     parts.push(Part::Text(rest.to_owned()));
     Some(parts)
-}
-
-/// A regular expression for `text` itself.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for letter in text.chars() {
-        if letter.is_ascii_punctuation() && !['_', '<', '>'].contains(&letter) {
-            escaped.push('\\');
-        }
-        escaped.push(letter);
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -357,20 +357,6 @@ mod tests {
     use super::*;
     use crate::data::Dataset;
 
-    struct Numbers(usize);
-
-    impl Dataset for Numbers {
-        type Example = usize;
-
-        fn len(&self) -> usize {
-            self.0
-        }
-
-        fn get(&self, index: usize) -> Result<usize> {
-            Ok(index)
-        }
-    }
-
     fn options(global_batch_size: usize) -> BatchOptions<usize> {
         BatchOptions {
             global_batch_size,
@@ -384,12 +370,22 @@ mod tests {
         }
     }
 
+    /// The numbers from 0 to below `len`.
+    fn distributed(
+        len: usize,
+        replicas: usize,
+        options: BatchOptions<usize>,
+    ) -> Result<DistributedDataset<usize>> {
+        let dataset = Arc::new(Vec::from_iter(0..len));
+        DistributedDataset::new(dataset, options, replicas, 0..replicas)
+    }
+
     fn numbers(
         len: usize,
         replicas: usize,
         options: BatchOptions<usize>,
     ) -> DistributedDataset<usize> {
-        DistributedDataset::new(Arc::new(Numbers(len)), options, replicas, 0..replicas).unwrap()
+        distributed(len, replicas, options).unwrap()
     }
 
     /// The global batches, each joined from its shards.
@@ -452,8 +448,7 @@ mod tests {
         let data = numbers(50, 2, options.clone());
         let sizes: Vec<usize> = whole(data.epoch(1)).iter().map(Vec::len).collect();
         assert_eq!(sizes, [12; 4]);
-        let none = DistributedDataset::new(Arc::new(Numbers(5)), options, 2, 0..2);
-        let error = none.err().unwrap().to_string();
+        let error = distributed(5, 2, options).err().unwrap().to_string();
         assert!(
             error.contains("5 examples make no full batch of 12"),
             "{error}"
@@ -479,7 +474,7 @@ mod tests {
 
     #[test]
     fn no_example_is_an_error() {
-        assert!(DistributedDataset::new(Arc::new(Numbers(0)), options(4), 1, 0..1).is_err());
+        assert!(distributed(0, 1, options(4)).is_err());
     }
 
     #[test]
@@ -578,8 +573,7 @@ mod tests {
         let data = numbers(6, 2, accumulate(most / 16, steps(1)));
         assert_eq!(data.epoch(1).next().unwrap().info().examples, 4);
         for options in [accumulate(1, steps(most)), accumulate(most / 8, steps(2))] {
-            let refused = DistributedDataset::new(Arc::new(Numbers(6)), options, 1, 0..1);
-            let error = refused.err().unwrap().to_string();
+            let error = distributed(6, 1, options).err().unwrap().to_string();
             assert!(
                 error.contains("more examples than can be counted"),
                 "{error}"

@@ -1,5 +1,7 @@
 //! [`super::causal_attention()`] as one operation, which keeps no scores for its backward pass.
 
+use std::array;
+
 use burn::{
     backend::{DispatchKindConversion, DispatchTensor},
     tensor::{FloatDType, Tensor, module, ops::AttentionModuleOptions},
@@ -12,30 +14,30 @@ use crate::autodiff::operation::{Operation, OperationBackend, Primitive};
 #[derive(Clone, Debug)]
 pub struct Causal;
 
-impl<B: OperationBackend> Operation<B, 3> for Causal
+impl<B: OperationBackend> Operation<B> for Causal
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
     /// The output.
     type Kept = Primitive<B>;
 
-    fn forward(&self, inputs: [&Primitive<B>; 3]) -> (Primitive<B>, Primitive<B>) {
-        let output = fused(inputs.map(tensor::<B>));
-        let output = primitive::<B>(output);
+    fn forward(&self, inputs: &[Primitive<B>]) -> (Primitive<B>, Primitive<B>) {
+        let output = primitive::<B>(fused(tensors::<B>(inputs)));
         (output.clone(), output)
     }
 
     fn backward(
         &self,
-        inputs: [&Primitive<B>; 3],
+        inputs: &[Primitive<B>],
         output: Primitive<B>,
         gradient: Primitive<B>,
-        wanted: [bool; 3],
-    ) -> [Option<Primitive<B>>; 3] {
-        let [output, gradient] = [&output, &gradient].map(tensor::<B>);
-        let gradients = gradients(inputs.map(tensor::<B>), output, gradient);
-        let mut wanted = wanted.into_iter();
-        gradients.map(|one| wanted.next()?.then(|| primitive::<B>(one)))
+        wanted: &[bool],
+    ) -> Vec<Option<Primitive<B>>> {
+        let [output, gradient] = [output, gradient].map(Tensor::from_primitive::<B>);
+        let gradients = gradients(tensors::<B>(inputs), output, gradient);
+        let gradients = gradients.into_iter().zip(wanted);
+        let wanted = gradients.map(|(one, wanted)| wanted.then(|| primitive::<B>(one)));
+        wanted.collect()
     }
 }
 
@@ -74,11 +76,11 @@ fn gradients(
     [of_scores.matmul(keys), of_keys, of_values]
 }
 
-fn tensor<B: OperationBackend>(primitive: &Primitive<B>) -> Tensor<4>
+fn tensors<B: OperationBackend>(primitives: &[Primitive<B>]) -> [Tensor<4>; 3]
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    Tensor::from_primitive::<B>(primitive.clone())
+    array::from_fn(|number| Tensor::from_primitive::<B>(primitives[number].clone()))
 }
 
 fn primitive<B: OperationBackend>(tensor: Tensor<4>) -> Primitive<B>

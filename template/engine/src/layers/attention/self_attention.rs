@@ -48,12 +48,12 @@ struct Attention {
 /// The queries, keys and values of a head, each `[time, size]`.
 type Head<'a> = [Matrix<'a>; 3];
 
-impl Operation<Flex, 1> for Attention {
+impl Operation<Flex> for Attention {
     /// The attention weights, `[batch, heads, time, time]`.
     type Kept = Vec<f32>;
 
-    fn forward(&self, [all]: [&FlexTensor; 1]) -> (FlexTensor, Self::Kept) {
-        let examples = all.storage::<f32>().par_chunks(3 * self.values());
+    fn forward(&self, inputs: &[FlexTensor]) -> (FlexTensor, Self::Kept) {
+        let examples = inputs[0].storage::<f32>().par_chunks(3 * self.values());
         let mut shares = vec![0.0; self.batch * self.heads * self.scores()];
         let mut output = vec![0.0; self.batch * self.values()];
         let outputs = output.par_chunks_mut(self.values());
@@ -76,12 +76,12 @@ impl Operation<Flex, 1> for Attention {
 
     fn backward(
         &self,
-        [all]: [&FlexTensor; 1],
+        inputs: &[FlexTensor],
         shares: Self::Kept,
         gradient: FlexTensor,
-        [wanted]: [bool; 1],
-    ) -> [Option<FlexTensor>; 1] {
-        let examples = all.storage::<f32>().par_chunks(3 * self.values());
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
+        let examples = inputs[0].storage::<f32>().par_chunks(3 * self.values());
         let examples = examples.zip(shares.par_chunks(self.heads * self.scores()));
         let gradients = gradient.storage::<f32>().par_chunks(self.values());
         let mut output = vec![0.0; self.batch * 3 * self.values()];
@@ -95,7 +95,7 @@ impl Operation<Flex, 1> for Attention {
                 }
             },
         );
-        [wanted.then(|| tensor(output, [self.batch, self.time, 3 * self.width]))]
+        vec![wanted[0].then(|| tensor(output, [self.batch, self.time, 3 * self.width]))]
     }
 }
 

@@ -4,7 +4,7 @@ mod passes;
 mod sizes;
 mod unfolded;
 
-use std::{array, ops::Range};
+use std::ops::Range;
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
@@ -79,12 +79,12 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
     is_ours.then_some(convolution)
 }
 
-impl<const N: usize> Operation<Flex, N> for Convolution {
+impl Operation<Flex> for Convolution {
     /// With pooling, the argmax of each window.
     type Kept = Vec<u32>;
 
-    fn forward(&self, inputs: [&FlexTensor; N]) -> (FlexTensor, Self::Kept) {
-        let (x, weight) = (inputs[0], self.weight_by_tap(inputs[1].storage()));
+    fn forward(&self, inputs: &[FlexTensor]) -> (FlexTensor, Self::Kept) {
+        let (x, weight) = (&inputs[0], self.weight_by_tap(inputs[1].storage()));
         let zeros = vec![0.0; self.outputs];
         let bias = inputs.get(2).map_or(&zeros[..], |bias| bias.storage());
         let parameters = [&weight, bias];
@@ -113,12 +113,12 @@ impl<const N: usize> Operation<Flex, N> for Convolution {
 
     fn backward(
         &self,
-        inputs: [&FlexTensor; N],
+        inputs: &[FlexTensor],
         chosen: Self::Kept,
         gradient: FlexTensor,
-        wanted: [bool; N],
-    ) -> [Option<FlexTensor>; N] {
-        let (x, weight) = (inputs[0], inputs[1]);
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
+        let (x, weight) = (&inputs[0], &inputs[1]);
         let [of_images, of_weight] = [wanted[0], wanted[1]];
         let of_bias = wanted.get(2) == Some(&true);
         let images = x.storage::<f32>();
@@ -163,13 +163,11 @@ impl<const N: usize> Operation<Flex, N> for Convolution {
             });
         let sum = sum.expect("a batch has images");
         let like = |values, other: &FlexTensor| tensor(values, other.layout().shape().clone());
-        let gradients = [
+        vec![
             of_images.then(|| like(image_gradient, x)),
             of_weight.then(|| like(self.weight_gradient(&sum.weight), weight)),
             of_bias.then(|| tensor(sum.bias, [self.outputs])),
-        ];
-        let mut gradients = gradients.into_iter();
-        array::from_fn(|_| gradients.next().flatten())
+        ]
     }
 }
 

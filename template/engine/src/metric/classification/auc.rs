@@ -86,11 +86,9 @@ impl<A: Area> BinaryRanking<A> {
 
     /// Ignores observations with this label, such as padding.
     #[must_use]
-    pub fn ignoring(self, label: i64) -> Self {
-        BinaryRanking {
-            scores: self.scores.ignoring(label),
-            ..self
-        }
+    pub fn ignoring(mut self, label: i64) -> Self {
+        self.scores.ignored = Some(label);
+        self
     }
 
     /// Adds the observations of a replica's batch. Those of a GPU are read some batches later.
@@ -144,10 +142,9 @@ impl MulticlassAreaUnderRoc {
 
     /// Ignores observations with this label, such as padding.
     #[must_use]
-    pub fn ignoring(self, label: i64) -> Self {
-        MulticlassAreaUnderRoc {
-            scores: self.scores.ignoring(label),
-        }
+    pub fn ignoring(mut self, label: i64) -> Self {
+        self.scores.ignored = Some(label);
+        self
     }
 
     /// Adds the observations of a replica's batch. Those of a GPU are read some batches later.

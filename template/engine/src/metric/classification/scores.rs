@@ -5,7 +5,7 @@ use std::cell::{Ref, RefCell};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{FloatDType, Int, Tensor};
 
-use super::labels::flat_labels;
+use super::labels::{flat_labels, label_of_no_class};
 use crate::metric::unread::Unread;
 
 /// Scores `[columns]` and label of each observation. One column holds the score for class 1 of the classes 0 and
@@ -14,7 +14,8 @@ use crate::metric::unread::Unread;
 pub(super) struct Scores {
     name: &'static str,
     columns: usize,
-    ignored: Option<i64>,
+    /// The label of observations to ignore.
+    pub ignored: Option<i64>,
     /// Number of examples.
     examples: f64,
     counted: RefCell<Counted>,
@@ -34,10 +35,8 @@ impl Counted {
     /// Adds what is still to be read. A batch with an invalid label is left out.
     fn read(&mut self, columns: usize) -> Result<()> {
         for [scores, labels] in self.unread.read()? {
-            let classes = 0.0..columns.max(2) as f32;
-            let is_invalid = |label: &&f32| !label.is_nan() && !classes.contains(*label);
-            if let Some(label) = labels.iter().find(is_invalid) {
-                self.invalid = Some(f64::from(*label));
+            if let Some(label) = label_of_no_class(&labels, columns.max(2)) {
+                self.invalid = Some(label);
                 continue;
             }
             let rows = scores.chunks_exact(columns).zip(labels);
@@ -79,14 +78,6 @@ impl Scores {
 
     pub fn columns(&self) -> usize {
         self.columns
-    }
-
-    /// Ignores observations with this label.
-    pub fn ignoring(self, label: i64) -> Self {
-        Scores {
-            ignored: Some(label),
-            ..self
-        }
     }
 
     /// Adds the observations of a batch: scores `[batch, ..]` of one column, labels `[batch, ..]`.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, hash::Hash};
 
 use anyhow::{Result, ensure};
 
-use crate::metric::Metric;
+use crate::metric::{Metric, value_by_name};
 
 /// The longest n-grams that count.
 const ORDER: usize = 4;
@@ -179,8 +179,7 @@ impl Metric for Bleu {
     }
 
     fn results(&self) -> Vec<(String, f64)> {
-        let named = |score| (self.name.to_owned(), score);
-        self.result().map(named).into_iter().collect()
+        value_by_name(self.name, self.result())
     }
 
     fn reset(&mut self) {

@@ -8,6 +8,7 @@ use kiln_tests::{
     job, log, pytorch,
     rendered::Project,
     running::{TRAINING, succeeds},
+    trainer::Trainer,
 };
 use serde_json::Value;
 
@@ -17,21 +18,21 @@ const STILL: [&str; 5] = ["train", "--epochs", "1", "--learning-rate", "1e-9"];
 #[test]
 #[ignore = "long"]
 fn trainings_start_from_exported_weights() {
-    let project = Project::default_answers();
-    let program = project.build();
-    let folder = project.path().join("runs");
-    let at = |name: &str| folder.join(name);
-    run(&program, &at("first"), &["train", "--epochs", "2"]);
+    // Without the project, so that another test compiles beside the trainings.
+    let trainer = Trainer::new(&Project::default_answers());
+    let program = &trainer.program;
+    let at = |name: &str| trainer.runs(name);
+    run(program, &at("first"), &["train", "--epochs", "2"]);
     let trained = accuracies(&at("first"))[1];
     assert!(trained > 0.5, "two epochs give an accuracy of {trained}");
     for format in ["safetensors", "pytorch-names"] {
         let file = at(format);
         let file = file.to_str().unwrap();
         let words = ["export", "--format", format, "--output", file];
-        run(&program, &at("first"), &words);
+        run(program, &at("first"), &words);
         let output = at(&format!("from-{format}"));
         let printed = run(
-            &program,
+            program,
             &output,
             &[&STILL[..], &["--init-from", file]].concat(),
         );
@@ -42,7 +43,7 @@ fn trainings_start_from_exported_weights() {
         assert_eq!(accuracies(&output), [trained], "{format}");
         let refused = [&words[..], &["--output-dir"]].concat();
         job::fails(
-            Command::new(&program).args(refused).arg(at("first")),
+            Command::new(program).args(refused).arg(at("first")),
             &["exists", "--force"],
         );
     }
@@ -57,13 +58,13 @@ fn trainings_start_from_exported_weights() {
     ] {
         let output = at(strategy);
         let words = ["--strategy", strategy, "--replicas", replicas];
-        run(&program, &output, &[&STILL[..], &from, &words].concat());
+        run(program, &output, &[&STILL[..], &from, &words].concat());
         assert_eq!(accuracies(&output), [trained], "{strategy}");
     }
     // One more epoch with the weights, and one without.
     let one = ["train", "--epochs", "1", "--seed", "7"];
-    run(&program, &at("tuned"), &[&one[..], &from].concat());
-    run(&program, &at("scratch"), &one);
+    run(program, &at("tuned"), &[&one[..], &from].concat());
+    run(program, &at("scratch"), &one);
     let [tuned, scratch] = ["tuned", "scratch"].map(|name| accuracies(&at(name))[0]);
     assert!(
         tuned > scratch + 0.05,
@@ -73,7 +74,7 @@ fn trainings_start_from_exported_weights() {
     assert_eq!(record["initial_weights"]["file"], checkpoint.as_str());
     // A restarted job goes on from its checkpoint, with the same command line.
     let again = [&one[..], &from, &["--resume"]].concat();
-    let printed = run(&program, &at("tuned"), &again);
+    let printed = run(program, &at("tuned"), &again);
     assert!(printed.contains("--init-from is not read"), "{printed}");
 }
 
@@ -81,10 +82,8 @@ fn trainings_start_from_exported_weights() {
 #[test]
 #[ignore = "long"]
 fn a_new_head_on_trained_layers_beats_scratch_after_an_epoch() {
-    let project = Project::default_answers();
-    let program = project.build();
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
+    let trainer = Trainer::new(&Project::default_answers());
+    let at = |name: &str| trainer.runs(name);
     for (name, digits) in [("low", 0..=4), ("high", 5..=9)] {
         digits_of(&at(name), digits);
     }
@@ -95,13 +94,13 @@ fn a_new_head_on_trained_layers_beats_scratch_after_an_epoch() {
             options,
         ]
         .concat();
-        run(&program, &at(runs), &words)
+        run(&trainer.program, &at(runs), &words)
     };
     on("low", "first", &["--epochs", "5"]);
     let [whole, headless] = ["whole", "headless"].map(|name| at(&format!("{name}.safetensors")));
     let export = ["export", "--format", "pytorch-names", "--output"];
     let export = [&export[..], &[whole.to_str().unwrap()]].concat();
-    run(&program, &at("first"), &export);
+    run(&trainer.program, &at("first"), &export);
     pytorch::rename_layer(&whole, &headless, "output", "absent");
     let from = ["--init-from", headless.to_str().unwrap(), "--init-partial"];
     // Few examples of the new task: from 600, the first epoch teaches a start from scratch all that it needs.

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use kiln_tests::{log, pytorch, rendered::Project, rounds::extremes};
+use kiln_tests::{log, pytorch, rendered::Project, rounds::extremes, trainer::Trainer};
 
 /// The training of an example, and its expected result.
 struct Training<'a> {
@@ -22,10 +22,12 @@ impl Training<'_> {
         project.is_clean();
         pytorch::add_test(&project, self.example);
         project.cargo(&["test", "--lib", "--test", "*"]);
-        let values: Vec<f64> = self
-            .runs
-            .iter()
-            .map(|run| self.run(&project, run))
+        let trainer = Trainer::new(&project);
+        // Another example compiles beside the trainings.
+        drop(project);
+        let runs = self.runs.iter().enumerate();
+        let values: Vec<f64> = runs
+            .map(|(number, options)| self.run(&trainer, &format!("runs/{number}"), options))
             .collect();
         println!("{}: {} {values:?}", self.example, self.metric);
         assert!(
@@ -37,10 +39,9 @@ impl Training<'_> {
     }
 
     /// Trains; returns the test metric.
-    fn run(&self, project: &Project, options: &[&str]) -> f64 {
-        let run = ["run", "--", "--output-dir", "runs"];
-        project.cargo(&[&run, options].concat());
-        let log = log(&project.path().join("runs"));
+    fn run(&self, trainer: &Trainer, runs: &str, options: &[&str]) -> f64 {
+        trainer.run(runs, &options.join(" "));
+        let log = log(&trainer.runs(runs));
         let test = log.last().unwrap();
         assert_eq!(test["split"], "test", "{log:?}");
         test[self.metric].as_f64().unwrap()

@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use kiln_tests::{
     idx::idx_data,
+    parallel,
     rendered::{Project, text},
     running::{TRAINING, output, succeeds},
     runs::{checkpoints, latest_state, log_without_seconds, manifest, state},
@@ -25,11 +26,17 @@ fn a_configuration_repeats_a_run() {
         "runs/first",
         &format!("{options} --data-dir small --epochs 2 train"),
     );
-    a_repeated_run_has_equal_checkpoints(&trainer);
-    the_command_line_and_the_environment_precede_the_file(&trainer);
-    a_resumed_run_keeps_the_file_of_other_options(&trainer);
-    wrong_files_are_refused_with_the_place(&trainer);
-    runs_are_compared(&trainer);
+    let tests: [fn(&Trainer); 4] = [
+        |trainer| {
+            the_command_line_and_the_environment_precede_the_file(trainer);
+            // Runs of the test before.
+            runs_are_compared(trainer);
+        },
+        a_repeated_run_has_equal_checkpoints,
+        a_resumed_run_keeps_the_file_of_other_options,
+        wrong_files_are_refused_with_the_place,
+    ];
+    parallel::for_each(&tests, |test| test(&trainer));
 }
 
 /// The parameters of all checkpoints, by step and epoch.

@@ -96,10 +96,10 @@ fn options_are_added_to_another_task() {
     assert!(files.count() > 0, "no event files");
 }
 
-/// The program of a project, in its folder.
-fn program(project: &Project, path: &Path) -> Command {
+/// A program, in the folder of its project.
+fn program(project: &Path, path: &Path) -> Command {
     let mut command = Command::new(path);
-    command.current_dir(project.path());
+    command.current_dir(project);
     command
 }
 
@@ -111,12 +111,13 @@ fn another_task_needs_no_other_edits() {
     assert!(todo::scan(&project.path()).unwrap().is_done());
     project.is_clean();
     project.cargo(&["test", "--test", "contract"]);
-    let built = project.build_program_in_debug();
+    let (built, path) = (project.build(), project.path());
+    let _folder = project.release();
     parallel::for_each(&["1", "2"], |replicas| {
-        let mut train = program(&project, &built);
+        let mut train = program(&path, &built);
         train.args(["--epochs", "30", "--replicas", replicas, "--output-dir"]);
         succeeds(train.arg(replicas), TRAINING);
-        let log = log(&project.path().join(replicas));
+        let log = log(&path.join(replicas));
         let test = log.last().unwrap();
         assert_eq!(
             (&test["split"], &test["examples"]),
@@ -124,7 +125,7 @@ fn another_task_needs_no_other_edits() {
         );
         let error = test["mean_absolute_error"].as_f64().unwrap();
         assert!(error < ERROR, "{replicas} replicas: {log:?}");
-        let mut infer = program(&project, &built);
+        let mut infer = program(&path, &built);
         infer.args(["infer", "--output-dir", replicas, "data/table.csv"]);
         let predictions = succeeds(&mut infer, TRAINING);
         let lines = predictions
@@ -132,14 +133,14 @@ fn another_task_needs_no_other_edits() {
             .filter(|line| line.starts_with("data/table.csv,"));
         assert_eq!(lines.count(), 1_000, "{predictions}");
     });
-    let path = project.path().join("data/table.csv");
-    let table = fs::read_to_string(&path).unwrap();
+    let file = path.join("data/table.csv");
+    let table = fs::read_to_string(&file).unwrap();
     let broken = table.lines().enumerate().map(|(at, line)| match at {
         7..40 => format!("NaN,{}\n", line.split_once(',').unwrap().1),
         _ => format!("{line}\n"),
     });
-    fs::write(&path, broken.collect::<String>()).unwrap();
-    let mut train = program(&project, &built);
+    fs::write(&file, broken.collect::<String>()).unwrap();
+    let mut train = program(&path, &built);
     train.args(["train", "--output-dir", "nan"]);
     let output = running::output(&mut train, TRAINING);
     let printed = text(&output);
@@ -178,7 +179,7 @@ struct Task {
 impl Task {
     /// Fills in a project, checks it with `kiln check`, on one replica and two, trains it, and checks what it
     /// predicts.
-    fn holds(&self, predicts: impl Fn(&Project, &Path)) {
+    fn holds(&self, predicts: impl Fn(&Path, &Path)) {
         let project = Project::to_edit();
         let fixture = repository().join("tests/fixtures").join(self.name);
         let answers = fs::read_to_string(fixture.join("answers.toml")).unwrap_or_default();
@@ -191,10 +192,12 @@ impl Task {
         let report = check::passes(KILN, &project);
         assert_eq!(report["sites_left"], 0, "{report:#}");
         // That of `kiln check`.
-        let built = project.build_program_in_debug();
-        self.trains(&project, &built);
-        predicts(&project, &built);
+        let built = project.build();
         self.wrong_edits_are_found(&project);
+        let path = project.path();
+        let _folder = project.release();
+        self.trains(&path, &built);
+        predicts(&path, &built);
     }
 
     fn wrong_edits_are_found(&self, project: &Project) {
@@ -213,13 +216,13 @@ impl Task {
     }
 
     /// Trains on one replica, and twice on two, which must be bit-identical.
-    fn trains(&self, project: &Project, built: &Path) {
+    fn trains(&self, project: &Path, built: &Path) {
         let all = [("two", "2"), ("again", "2"), ("one", "1")];
         parallel::for_each(&all, |(runs, replicas)| {
             let mut train = program(project, built);
             train.args(["--output-dir", runs, "--replicas", replicas]);
             succeeds(train.args(self.options), TRAINING);
-            let log = log(&project.path().join(runs));
+            let log = log(&project.join(runs));
             let test = log.last().unwrap();
             println!("{} on {replicas} replicas: {test}", self.name);
             assert_eq!(test["split"], "test");
@@ -229,13 +232,13 @@ impl Task {
                 assert!(reached > *least, "`{metric}` is {reached}: {log:?}");
             }
         });
-        let logs = ["two", "again"].map(|runs| log_without_seconds(&project.path().join(runs)));
+        let logs = ["two", "again"].map(|runs| log_without_seconds(&project.join(runs)));
         assert_eq!(logs[0], logs[1], "a training does not repeat");
     }
 }
 
 /// The trained model's predictions for the examples of a file, as fields.
-fn predictions(project: &Project, built: &Path, file: &str) -> Vec<Vec<String>> {
+fn predictions(project: &Path, built: &Path, file: &str) -> Vec<Vec<String>> {
     let mut infer = program(project, built);
     infer.args(["infer", "--output-dir", "two", file]);
     let printed = succeeds(&mut infer, TRAINING);
@@ -305,7 +308,7 @@ fn a_transformer_classifies_padded_sequences() {
     };
     task.holds(|project, built| {
         let strings = "aaaaab\nbcbbdbbe\nhcccccgfahc\ndddd\n";
-        fs::write(project.path().join("strings.txt"), strings).unwrap();
+        fs::write(project.join("strings.txt"), strings).unwrap();
         let predictions = predictions(project, built, "strings.txt");
         let classes: Vec<&str> = predictions
             .iter()

@@ -7,6 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use kiln_tests::{
     idx::{IDX_FILES as FILES, idx, idx_data as data},
     job::fails,
+    parallel,
     rendered::{Project, text},
     running::{self, TRAINING, succeeds},
 };
@@ -42,12 +43,21 @@ fn bad_input_is_told_with_its_place() {
         program: project.build(),
         folder: project.path(),
     };
-    options_of_gpus_are_refused_on_the_cpu(&program);
-    damaged_data_are_named(&program);
-    data_of_other_sizes_train(&program);
-    divergence_names_step_replica_and_parameter(&program);
-    a_full_disk_keeps_the_checkpoint_before(&program);
-    places_that_cannot_be_written_are_named(&program);
+    let tests: [fn(&Program); 3] = [
+        |program| {
+            data_of_other_sizes_train(program);
+            a_full_disk_keeps_the_checkpoint_before(program);
+            // With the data and the checkpoint of these.
+            places_that_cannot_be_written_are_named(program);
+        },
+        divergence_names_step_replica_and_parameter,
+        // One after the other, as all of their runs have the same output folder.
+        |program| {
+            damaged_data_are_named(program);
+            options_of_gpus_are_refused_on_the_cpu(program);
+        },
+    ];
+    parallel::for_each(&tests, |test| test(&program));
 }
 
 fn options_of_gpus_are_refused_on_the_cpu(program: &Program) {

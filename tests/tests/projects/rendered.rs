@@ -3,10 +3,13 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use kiln_tests::{
-    log, mpi,
-    rendered::{Project, replace_in, shared_features, text},
+    job, log, mpi,
+    rendered::{AS_IN_RELEASE, Project, replace_in, shared_features},
     repository,
+    runs::log_without_seconds,
+    trainer::Trainer,
 };
+use serde_json::Value;
 
 /// The minimum test accuracy of one and two replicas on the digits.
 const ACCURACY: f64 = 0.97;
@@ -116,25 +119,20 @@ fn guards() -> BTreeSet<String> {
 
 #[test]
 fn the_default_crate_trains_on_one_and_two_replicas() {
-    let project = Project::default_answers();
-    for options in [
-        &["--replicas", "1"][..],
-        &["--replicas", "2"],
-        &["--strategy", "one-device"],
+    // Without the project, so that other tests compile beside the trainings.
+    let trainer = Trainer::new(&Project::default_answers());
+    for (options, runs) in [
+        ("--replicas 1", "runs/1"),
+        ("--replicas 2", "runs/2"),
+        ("--strategy one-device", "runs/one-device"),
     ] {
-        let runs = project.path().join("runs").join(options[1]);
-        let folder = runs.to_str().unwrap();
-        let arguments = ["run", "--release", "--", "--output-dir", folder];
-        let printed = project.cargo(&[&arguments[..], options].concat());
+        let printed = trainer.run(runs, options);
         assert!(printed.contains("test  loss "), "{printed}");
-        check_log(&runs);
+        let folder = trainer.runs(runs);
+        check_log(&folder);
 
-        let again = [
-            &["run", "--release", "--", "test", "--output-dir", folder][..],
-            options,
-        ];
-        project.cargo(&again.concat());
-        let tests = log(&runs)
+        trainer.run(runs, &format!("test {options}"));
+        let tests = log(&folder)
             .into_iter()
             .filter(|line| line["split"] == "test");
         let losses: Vec<f64> = tests.map(|line| line["loss"].as_f64().unwrap()).collect();
@@ -148,45 +146,32 @@ fn the_default_crate_trains_on_one_and_two_replicas() {
 
 #[test]
 #[ignore = "long"]
-fn several_replicas_train_as_one_does() {
-    let project = Project::default_answers();
-    let train = |replicas: usize| {
-        let runs = project.path().join("runs").join(replicas.to_string());
-        let (count, batch_size) = (replicas.to_string(), (12 / replicas).to_string());
-        // 1,350 examples give a last batch of 6, which 4 replicas share unevenly.
-        project.cargo(&[
-            "run",
-            "--release",
-            "--",
-            "train",
-            "--epochs",
-            "3",
-            "--replicas",
-            &count,
-            "--batch-size",
-            &batch_size,
-            "--output-dir",
-            runs.to_str().unwrap(),
-        ]);
-        log(&runs)
-    };
-    let one = train(1);
-    for replicas in 2..=4 {
-        for (expected, line) in one.iter().zip(train(replicas)) {
+fn several_replicas_train_as_one_does_in_debug_and_in_release() {
+    let in_debug = trained(&Trainer::new(&Project::default_answers()), 2);
+    let project = Project::default_answers().with_settings(AS_IN_RELEASE);
+    let trainer = Trainer::new(&project);
+    // Other tests compile beside the trainings.
+    drop(project);
+    let [one, two, three, four] = [1, 2, 3, 4].map(|replicas| trained(&trainer, replicas));
+    for other in [&two, &three, &four] {
+        for (expected, line) in one.iter().zip(other) {
             for metric in ["loss", "accuracy"] {
                 let values =
                     [&expected[metric], &line[metric]].map(|value| value.as_f64().unwrap());
                 let difference = (values[0] - values[1]).abs();
-                assert!(
-                    difference < 1e-5,
-                    "{replicas} replicas: {expected} and {line}"
-                );
+                assert!(difference < 1e-5, "{expected} and {line}");
             }
         }
     }
-    let again = train(2);
-    let (first, second) = (again.last().unwrap(), train(2).pop().unwrap());
-    assert_eq!(first["loss"], second["loss"], "the same run twice");
+    assert_eq!(two, in_debug, "the same bits");
+}
+
+/// The log of three epochs, without seconds. 1,350 examples give a last batch of 6, which 4 replicas share unevenly.
+fn trained(trainer: &Trainer, replicas: usize) -> Vec<Value> {
+    let (runs, batch_size) = (format!("runs/{replicas}"), 12 / replicas);
+    let options = format!("--epochs 3 --replicas {replicas} --batch-size {batch_size} train");
+    trainer.run(&runs, &options);
+    log_without_seconds(&trainer.runs(&runs))
 }
 
 fn check_log(runs: &Path) {
@@ -210,52 +195,30 @@ fn check_log(runs: &Path) {
 #[test]
 #[ignore = "long"]
 fn wrong_input_is_an_error_that_names_it() {
-    let project = Project::default_answers();
-    let missing = project.path().join("missing").display().to_string();
+    let trainer = Trainer::new(&Project::default_answers());
+    fs::write(trainer.folder.join("file"), "text").unwrap();
     for (options, message) in [
-        (&["--batch-size", "0"][..], "must be at least 1"),
-        (&["--epochs", "0"], "must be at least 1"),
-        (&["--learning-rate", "-1"], ""),
+        ("--batch-size 0", "must be at least 1"),
+        ("--epochs 0", "must be at least 1"),
+        ("--learning-rate -1", ""),
+        ("--strategy one-device --replicas 2", "has one replica"),
         (
-            &["--strategy", "one-device", "--replicas", "2"],
-            "has one replica",
-        ),
-        (
-            &["--max-staleness", "2"],
+            "--max-staleness 2",
             "--max-staleness is for --strategy parameter-server",
         ),
         (
-            &[
-                "--strategy",
-                "parameter-server",
-                "--cross-device-ops",
-                "host",
-            ],
+            "--strategy parameter-server --cross-device-ops host",
             "--cross-device-ops is for --strategy mirrored",
         ),
         (
-            &[
-                "--strategy",
-                "one-device",
-                "--exchange-precision",
-                "bfloat16",
-            ],
+            "--strategy one-device --exchange-precision bfloat16",
             "--exchange-precision bfloat16 is not for --strategy one-device",
         ),
-        (&["--data-dir", &missing], "neither train-images-idx3-ubyte"),
-        (
-            &["--output-dir", "Cargo.toml"],
-            "cannot make the output folder Cargo.toml",
-        ),
-        (&["test", "--output-dir", &missing], "train first"),
+        ("--data-dir missing", "neither train-images-idx3-ubyte"),
+        ("test", "train first"),
     ] {
-        let output = project.try_cargo(&[&["run", "--release", "--"][..], options].concat());
-        let printed = text(&output);
-        assert!(!output.status.success(), "{options:?} succeeds: {printed}");
-        assert!(printed.contains(message), "{options:?} says {printed}");
-        assert!(
-            !printed.contains("panicked"),
-            "{options:?} panics: {printed}"
-        );
+        job::fails(&mut trainer.command("runs/missing", options), &[message]);
     }
+    let message = "cannot make the output folder file";
+    job::fails(&mut trainer.command("file", "--epochs 1"), &[message]);
 }

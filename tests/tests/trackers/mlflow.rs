@@ -13,7 +13,7 @@ use std::{
 };
 
 use kiln_tests::{
-    python,
+    parallel, python,
     rendered::{Project, text},
     repository,
     running::{self, Running, TRAINING},
@@ -50,14 +50,12 @@ fn a_server_has_each_parameter_and_point_once() {
         Err(reason) if env::var_os("KILN_REQUIRE_PYTHON").is_some() => panic!("{reason}"),
         Err(reason) => return eprintln!("skipped: {reason}"),
     };
-    let project = Project::default_answers();
-    // The build of other tests, which has MLflow.
-    let programs = project.build_with_examples();
-    let trainer = Trainer::with_program(programs.join("program"));
+    // Without the project, so that another test compiles meanwhile.
+    let trainer = Trainer::new(&Project::default_answers());
     let mut server = Server::start(&python, &trainer.folder);
     nothing_is_sent_unless_asked(&trainer, &server);
-    mistakes_are_told(&trainer, &server);
-    killed_and_stopped_trainings_go_on(&trainer, &server);
+    let tests = [killed_and_stopped_trainings_go_on, mistakes_are_told];
+    parallel::for_each(&tests, |test| test(&trainer, &server));
     a_training_goes_on_while_the_server_is_away(&trainer, &mut server);
 }
 

@@ -14,6 +14,7 @@ use kiln_tests::{
     rounds::median,
     running::{Running, TRAINING},
     throughput::bytes_of,
+    trainer::Trainer,
 };
 
 /// Anonymous resident memory of a process in MiB; the system can reclaim file pages.
@@ -66,21 +67,11 @@ fn forty_thousand_steps_need_no_more_memory_than_one_thousand() {
     if !cfg!(target_os = "linux") {
         return println!("skipped: only Linux tells the memory of a process in /proc");
     }
-    let project = Project::default_answers();
-    let options = [
-        "train",
-        "--epochs",
-        "40",
-        "--steps-per-epoch",
-        "1000",
-        "--batch-size",
-        "2",
-        "--prefetch",
-        "2",
-    ];
-    let mut child = Command::new(project.build())
-        .args(options)
-        .current_dir(project.path())
+    // Without the project, so that the other test compiles beside the training.
+    let trainer = Trainer::new(&Project::default_answers());
+    let options = "train --epochs 40 --steps-per-epoch 1000 --batch-size 2 --prefetch 2";
+    let mut child = trainer
+        .command("runs", options)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -105,7 +96,7 @@ fn forty_thousand_steps_need_no_more_memory_than_one_thousand() {
 }
 
 /// Edits that read colour images from a folder per class, and add a byte to the file `reads` for each image.
-const COLOUR_IMAGES: [(&str, &str, &str); 5] = [
+const COLOUR_IMAGES: [(&str, &str, &str); 6] = [
     (
         "dataset.rs",
         "LabelledImages, Subset",
@@ -113,9 +104,13 @@ const COLOUR_IMAGES: [(&str, &str, &str); 5] = [
     ),
     (
         "dataset.rs",
-        "Tensor::from_data(TensorData::new(pixels, [batch, 1, height, width]), device)",
-        "Tensor::<4>::from_data(TensorData::new(pixels, [batch, height, width, 3]), device)
-                .permute([0, 3, 1, 2])",
+        "[batch, 1, height, width]);",
+        "[batch, height, width, 3]);",
+    ),
+    (
+        "dataset.rs",
+        "Tensor::from_data(pixels, device) / 255.0",
+        "(Tensor::<4>::from_data(pixels, device) / 255.0).permute([0, 3, 1, 2])",
     ),
     ("dataset.rs", "Channels::Gray", "Channels::Rgb"),
     (
@@ -147,10 +142,11 @@ fn with_peak(process: Running) -> (Output, u64) {
     (process.end(Duration::from_secs(5)), peak)
 }
 
-/// The folder is that of `--data-dir`, as the project has no such images of its own.
+/// The folder is that of `--data-dir`, as the project has no such images of its own. Later by name than the longer
+/// test, which trains meanwhile.
 #[test]
 #[ignore = "long"]
-fn contract_tests_sample_twenty_thousand_large_images() {
+fn twenty_thousand_large_images_are_sampled_by_contract_tests() {
     if !cfg!(target_os = "linux") {
         return println!("skipped: only Linux tells the memory of a process in /proc");
     }
@@ -162,17 +158,19 @@ fn contract_tests_sample_twenty_thousand_large_images() {
     let binary = built
         .rsplit_once("(")
         .and_then(|(_, rest)| rest.split(')').next());
+    let path = project.path();
+    let _folder = project.release();
     let images = folder_in_memory();
     filled_in::large_images(images.path());
     let mut tests = Command::new(binary.unwrap());
     tests
-        .current_dir(project.path())
+        .current_dir(&path)
         .env("TRAINING_DATA_DIR", images.path());
     let start = Instant::now();
     let (output, peak) = with_peak(Running::start(&mut tests));
     let seconds = start.elapsed().as_secs_f64();
     assert!(output.status.success(), "{}", text(&output));
-    let reads = fs::metadata(project.path().join("reads")).unwrap().len();
+    let reads = fs::metadata(path.join("reads")).unwrap().len();
     let megabytes = peak / 1_000_000;
     println!("{reads} images read in {seconds:.1} s, with at most {megabytes} MB");
     assert!(megabytes < 1_000, "{megabytes} MB");
