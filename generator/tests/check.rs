@@ -474,16 +474,11 @@ fn ctrl_c_ends_what_was_started() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_cargo() {
-    use std::{fs, os::unix::fs::PermissionsExt};
-
     for when in ["metadata", "test"] {
         let place = project();
         let (cargo, at) = (place.join("cargo.sh"), place.join("at"));
-        let script = format!(
-            "#!/bin/sh\nif [ $1 = {when} ]; then touch at; sleep 100; fi\nexec cargo \"$@\"\n"
-        );
-        fs::write(&cargo, script).unwrap();
-        fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("if [ $1 = {when} ]; then touch at; sleep 100; fi\nexec cargo \"$@\"");
+        place.put_program("cargo.sh", &script);
         let started = Instant::now();
         let variables = [("CARGO", cargo.to_str().unwrap())];
         let status = stopped_at(&place, &at, &variables, || at.exists());

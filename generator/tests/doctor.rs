@@ -71,15 +71,12 @@ fn without_rust_in_path_the_default_cannot_be_used() {
 #[test]
 fn a_tool_that_hangs_is_not_waited_for() {
     use std::{
-        env, fs,
-        os::unix::fs::PermissionsExt,
+        env,
         time::{Duration, Instant},
     };
 
     let place = Place::new();
-    place.put("nvidia-smi", "#!/bin/sh\nsleep 100 & sleep 100\n");
-    let tool = place.join("nvidia-smi");
-    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    place.put_program("nvidia-smi", "sleep 100 & sleep 100");
     let path = env::var_os("PATH").unwrap();
     let path = env::join_paths(
         [place.path().to_owned()]

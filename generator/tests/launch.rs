@@ -1,14 +1,11 @@
 //! The files of `launch/`: what their commands run.
 #![cfg(unix)]
 
-use std::{
-    env,
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::Command,
-};
+mod common;
 
+use std::{env, fs, path::Path, process::Command};
+
+use common::Place;
 use kiln::{
     name::Name,
     render::render,
@@ -19,7 +16,7 @@ use kiln::{
 const BUNDLE: &str = "/runs/kernels.bundle";
 
 /// A program that prints its arguments, and fails with a status of its own.
-const PRINTS_ARGUMENTS: &str = "#!/bin/sh\nprintf '[%s]' \"$@\"\nexit 3\n";
+const PRINTS_ARGUMENTS: &str = "printf '[%s]' \"$@\"\nexit 3";
 
 /// A file of `launch/` of a project for `cluster` and `hardware`.
 fn launch(cluster: &str, hardware: &str, name: &str) -> String {
@@ -41,11 +38,6 @@ fn kubernetes(hardware: &str) -> String {
     launch("kubernetes", hardware, "kubernetes.yaml")
 }
 
-fn write_program(path: &Path) {
-    fs::write(path, PRINTS_ARGUMENTS).unwrap();
-    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
-}
-
 /// The script of the command, whose next word is the program.
 fn script(text: &str) -> String {
     let (_, rest) = text.split_once("- -c\n").expect(text);
@@ -59,9 +51,9 @@ fn script(text: &str) -> String {
 
 #[test]
 fn kubernetes_uses_kernels_where_a_bundle_has_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let [bundle, program] = ["kernels.bundle", "program"].map(|name| folder.path().join(name));
-    write_program(&program);
+    let place = Place::new();
+    let [bundle, program] = ["kernels.bundle", "program"].map(|name| place.join(name));
+    place.put_program("program", PRINTS_ARGUMENTS);
     for hardware in ["cuda", "wgpu"] {
         let script = script(&kubernetes(hardware));
         assert!(script.contains(BUNDLE), "{script}");
@@ -97,17 +89,16 @@ fn kubernetes_starts_the_program_itself_on_cpus() {
 
 #[test]
 fn slurm_uses_kernels_where_a_bundle_has_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let [script, bundle, srun] =
-        ["slurm.sh", "kernels.bundle", "srun"].map(|name| folder.path().join(name));
-    write_program(&srun);
+    let place = Place::new();
+    let [script, bundle] = ["slurm.sh", "kernels.bundle"].map(|name| place.join(name));
+    place.put_program("srun", PRINTS_ARGUMENTS);
     let run = |hardware| {
         fs::write(&script, launch("slurm", hardware, "slurm.sh")).unwrap();
-        let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
+        let path = format!("{}:{}", place.path().display(), env::var("PATH").unwrap());
         let mut job = Command::new("bash");
         job.arg(&script).args(["--data-dir", "my data"]);
         job.envs([("PATH", &*path), ("SLURM_CPUS_PER_TASK", "8")]);
-        let output = job.current_dir(folder.path()).output().unwrap();
+        let output = job.current_dir(place.path()).output().unwrap();
         assert_eq!(output.status.code(), Some(3), "of the program: {output:?}");
         let printed = String::from_utf8(output.stdout).unwrap();
         let (_, options) = printed.split_once("[--resume]").expect(&printed);

@@ -917,13 +917,8 @@ fn refuses_values_files() {
 #[cfg(unix)]
 #[test]
 fn trains_and_passes_on_the_status() {
-    use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
-    place.put(
-        "cargo",
-        "#!/bin/sh\necho \"$@ in ${PWD##*/}\" > ran\nexit 42\n",
-    );
-    fs::set_permissions(place.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    place.put_program("cargo", "echo \"$@ in ${PWD##*/}\" > ran\nexit 42");
     place
         .kiln("new a --yes --vcs none --train")
         .env("CARGO", place.join("cargo"))

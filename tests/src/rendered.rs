@@ -377,12 +377,12 @@ impl Project {
         replace_in(&self.path.join("src").join(file), from, to);
     }
 
-    /// Lets other tests build beside the programs of this project, which builds nothing more; returns the folder
-    /// that it lies in.
+    /// Gives up the lock on the shared builds, so that other tests build beside the programs of this project; returns
+    /// the folder that it lies in.
     ///
     /// # Panics
     /// Tests share the project.
-    pub fn release(self) -> TempDir {
+    pub fn unlock(self) -> TempDir {
         self.folder.expect("a folder of its own")
     }
 

@@ -180,24 +180,15 @@ fn what_is_no_bundle_is_refused(job: &Job) {
 /// Files can have no more than the 1,024,000 bytes of the shell's limit, as on a disk that is full. Training goes on
 /// without a bundle that does not fit, too.
 fn a_full_disk_takes_no_kernels(job: &Job) {
-    const OTHER: &str = "other.bundle";
-    write_other_bundle(job, OTHER, ["llvmpipe (", "LLVMPIPE ("]);
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$@\"", "sh"])
-        .arg(job.programs.join("program"))
-        .args(["--kernel-cache", "first", "--output-dir", "runs/full"])
-        .args(["--kernels", OTHER])
-        .args(SHORT)
-        .envs(GPU)
-        .current_dir(&job.folder);
-    let printed = succeeds(&mut command, TRAINING);
-    for warning in [
-        "warning: new kernels cannot be kept in first/default.db (File too large",
-        "warning: other.bundle (--kernels) is not used, and kernels are compiled here: it is for LLVMPIPE (",
-    ] {
-        assert!(printed.contains(warning), "{warning}: {printed}");
-    }
+    const LIMITED: &str = "trap '' XFSZ; ulimit -f 2000; exec \"$@\"";
+    write_other_bundle(job, "other.bundle", ["llvmpipe (", "LLVMPIPE ("]);
+    trains_with_warnings(
+        &mut through_shell(job, LIMITED, "first", "other.bundle", "runs/full"),
+        &[
+            "new kernels cannot be kept in first/default.db (File too large",
+            "other.bundle (--kernels) is not used, and kernels are compiled here: it is for LLVMPIPE (",
+        ],
+    );
     assert!(job.folder.join("runs/full/checkpoints").is_dir());
 }
 
@@ -218,25 +209,40 @@ fn a_folder_that_may_only_be_read_takes_no_kernels(job: &Job) {
         succeeds(command.current_dir(&job.folder), TRAINING);
     };
     set_mode("a-w");
+    let printed = trains_with_warnings(
+        &mut through_shell(job, WITHOUT_CAPABILITIES, "second", OTHER, "runs/read-only"),
+        &[
+            "new kernels cannot be kept in second/default.db (Permission denied",
+            "other-version.bundle (--kernels) is not used, and kernels are compiled here: it is of CubeCL 9.",
+        ],
+    );
+    set_mode("u+w");
+    assert!(!printed.contains(TUNED), "{printed}");
+    assert!(job.folder.join("runs/read-only/checkpoints").is_dir());
+}
+
+/// A short training that a script of the shell starts, with kernels of a folder and a bundle.
+fn through_shell(job: &Job, script: &str, cache: &str, bundle: &str, runs: &str) -> Command {
     let mut command = Command::new("sh");
     command
-        .args(["-c", WITHOUT_CAPABILITIES, "sh"])
+        .args(["-c", script, "sh"])
         .arg(job.programs.join("program"))
-        .args(["--kernel-cache", "second", "--output-dir", "runs/read-only"])
-        .args(["--kernels", OTHER])
+        .args(["--kernel-cache", cache, "--output-dir", runs])
+        .args(["--kernels", bundle])
         .args(SHORT)
         .envs(GPU)
         .current_dir(&job.folder);
-    let printed = succeeds(&mut command, TRAINING);
-    set_mode("u+w");
-    for warning in [
-        "warning: new kernels cannot be kept in second/default.db (Permission denied",
-        "warning: other-version.bundle (--kernels) is not used, and kernels are compiled here: it is of CubeCL 9.",
-    ] {
-        assert!(printed.contains(warning), "{warning}: {printed}");
+    command
+}
+
+/// Runs a training to its end; returns its output, which has these warnings.
+fn trains_with_warnings(command: &mut Command, warnings: &[&str]) -> String {
+    let printed = succeeds(command, TRAINING);
+    for warning in warnings {
+        let warning = format!("warning: {warning}");
+        assert!(printed.contains(&warning), "{warning}: {printed}");
     }
-    assert!(!printed.contains(TUNED), "{printed}");
-    assert!(job.folder.join("runs/read-only/checkpoints").is_dir());
+    printed
 }
 
 /// Writes a bundle of other origin: that of the first start with other text of equal length.

@@ -8,25 +8,13 @@ use std::{
 };
 
 use kiln_tests::{
-    gpu_measurement::{gather_scripts, write_program},
+    gpu_measurement::{WORK, gather_scripts, write_program},
     python,
     rendered::text,
     repository,
     running::{TRAINING, output, succeeds},
 };
 use serde_json::Value;
-
-/// All trainings that are measured.
-const WORK: [&str; 8] = [
-    "digits",
-    "CNN of 28x28",
-    "CNN of 28x28, large batch",
-    "dense",
-    "dense, large batch",
-    "CycleGAN of 16x16",
-    "decoder, float32",
-    "decoder, bfloat16",
-];
 
 /// The command, which without `PATH` does not find the programs of a GPU.
 fn run(python: &Path, options: &[&str]) -> Command {

@@ -34,6 +34,14 @@ impl Place {
         fs::write(path, contents).unwrap();
     }
 
+    /// Writes a program, which is a script of the shell.
+    #[cfg(unix)]
+    pub fn put_program(&self, path: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        self.put(path, &format!("#!/bin/sh\n{script}\n"));
+        fs::set_permissions(self.join(path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     /// The binary with these arguments, separated by spaces.
     pub fn kiln(&self, args: &str) -> Command {
         self.command().args(args.split_whitespace())

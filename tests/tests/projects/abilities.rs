@@ -47,7 +47,7 @@ fn abilities_do_not_depend_on_the_strategy() {
         folder: project.path(),
         strategy: "",
     };
-    let _folder = project.release();
+    let _folder = project.unlock();
     abilities::prepare(&job);
     missing_weights_keep_their_values(&job);
     each_ability_changes_the_training(&job);

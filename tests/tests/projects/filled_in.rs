@@ -112,7 +112,7 @@ fn another_task_needs_no_other_edits() {
     project.is_clean();
     project.cargo(&["test", "--test", "contract"]);
     let (built, path) = (project.build(), project.path());
-    let _folder = project.release();
+    let _folder = project.unlock();
     parallel::for_each(&["1", "2"], |replicas| {
         let mut train = program(&path, &built);
         train.args(["--epochs", "30", "--replicas", replicas, "--output-dir"]);
@@ -195,7 +195,7 @@ impl Task {
         let built = project.build();
         self.wrong_edits_are_found(&project);
         let path = project.path();
-        let _folder = project.release();
+        let _folder = project.unlock();
         self.trains(&path, &built);
         predicts(&path, &built);
     }

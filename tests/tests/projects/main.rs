@@ -13,3 +13,17 @@ mod sweep;
 mod update;
 mod weights;
 mod wrong_edits;
+
+use std::fs;
+
+use kiln_tests::repository;
+
+/// The TODO sites of the template.
+fn sites() -> Vec<toml::Value> {
+    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
+    let mut sites: toml::Table = sites.parse().unwrap();
+    match sites.remove("site") {
+        Some(toml::Value::Array(sites)) => sites,
+        other => panic!("no sites: {other:?}"),
+    }
+}

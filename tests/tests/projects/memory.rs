@@ -159,7 +159,7 @@ fn twenty_thousand_large_images_are_sampled_by_contract_tests() {
         .rsplit_once("(")
         .and_then(|(_, rest)| rest.split(')').next());
     let path = project.path();
-    let _folder = project.release();
+    let _folder = project.unlock();
     let images = folder_in_memory();
     filled_in::large_images(images.path());
     let mut tests = Command::new(binary.unwrap());

@@ -11,6 +11,8 @@ use kiln_tests::{
 };
 use serde_json::Value;
 
+use crate::sites;
+
 /// The minimum test accuracy of one and two replicas on the digits.
 const ACCURACY: f64 = 0.97;
 
@@ -87,9 +89,8 @@ fn other_answers_are_clean() {
 
 #[test]
 fn the_readme_of_a_project_lists_its_sites() {
-    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
-    let sites: toml::Table = sites.parse().unwrap();
-    let rows = sites["site"].as_array().unwrap().iter().map(|site| {
+    let sites = sites();
+    let rows = sites.iter().map(|site| {
         let [id, file, what] = ["id", "file", "what"].map(|key| site[key].as_str().unwrap());
         format!("| `{id}` | `{file}` | {what} |")
     });
@@ -106,9 +107,7 @@ fn the_readme_of_a_project_lists_its_sites() {
 
 /// The contract tests listed in `todos.toml`.
 fn guards() -> BTreeSet<String> {
-    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
-    let sites: toml::Table = sites.parse().unwrap();
-    let sites = sites["site"].as_array().unwrap();
+    let sites = sites();
     let tests = sites
         .iter()
         .flat_map(|site| site["test"].as_array().unwrap());

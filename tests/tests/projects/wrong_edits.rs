@@ -10,9 +10,10 @@ use std::{
 use kiln_tests::{
     parallel,
     rendered::{Project, text},
-    repository,
     running::{self, TRAINING},
 };
+
+use crate::sites;
 
 /// The environment variable with the number of the one expression that is wrong, so that a single build has them
 /// all. Without it, none is wrong.
@@ -181,15 +182,6 @@ const EDITS: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
-fn sites() -> Vec<toml::Value> {
-    let sites = fs::read_to_string(repository().join("template/todos.toml")).unwrap();
-    let mut sites: toml::Table = sites.parse().unwrap();
-    match sites.remove("site") {
-        Some(toml::Value::Array(sites)) => sites,
-        other => panic!("no sites: {other:?}"),
-    }
-}
-
 /// The contract tests of a site.
 fn guards(id: &str) -> Vec<String> {
     let sites = sites();
@@ -240,7 +232,7 @@ fn a_wrong_edit_fails_a_test_that_names_the_site() {
     }
     let tests = tests_with_all_expressions(&project);
     let path = project.path();
-    let _folder = project.release();
+    let _folder = project.unlock();
     let run = |switch: &str, names: &[String]| {
         let mut command = Command::new(&tests);
         command.args(names).arg("--exact").env(SWITCH, switch);
