@@ -1,16 +1,14 @@
 //! `tests/gpu/run.py` on a built program, as a dry run.
 
-use std::{
-    fs::{self, Permissions},
-    os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{job::Job, python, repository, running::succeeds};
+use crate::{
+    job::Job,
+    python, repository,
+    running::{succeeds, write_program},
+};
 
 /// The time limit of the script, which it keeps by itself, and of its process.
 const MINUTES: &str = "5";
@@ -94,15 +92,6 @@ pub fn gather_scripts(folder: &Path, features: &str) {
         "tuned": true,
     });
     fs::write(folder.join("manifest.json"), manifest.to_string()).expect("a manifest");
-}
-
-/// Writes a program that runs the line `script` of a shell.
-///
-/// # Panics
-/// The file cannot be written.
-pub fn write_program(path: &Path, script: &str) {
-    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a program");
-    fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a program");
 }
 
 fn check_table(printed: &str, results: &Value) {

@@ -8,6 +8,7 @@ pub mod hardware;
 pub mod idx;
 pub mod interruptions;
 pub mod job;
+pub mod kernels;
 pub mod mlflow;
 pub mod mpi;
 pub mod parallel;

@@ -1,8 +1,9 @@
 //! Child processes of tests, with time limits. On a timeout, the test fails and lists the running processes.
 
 use std::{
-    fs,
-    path::PathBuf,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -207,6 +208,15 @@ pub fn succeeds(command: &mut Command, limit: Duration) -> String {
     let output = output(command, limit);
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     text(&output)
+}
+
+/// Writes a program that runs `script` in a shell.
+///
+/// # Panics
+/// The file cannot be written.
+pub fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a program");
+    fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a program");
 }
 
 /// Whether a process has children, according to Linux; true on other platforms.

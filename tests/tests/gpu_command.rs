@@ -8,11 +8,11 @@ use std::{
 };
 
 use kiln_tests::{
-    gpu_measurement::{WORK, gather_scripts, write_program},
+    gpu_measurement::{WORK, gather_scripts},
     python,
     rendered::text,
     repository,
-    running::{TRAINING, output, succeeds},
+    running::{TRAINING, output, succeeds, write_program},
 };
 use serde_json::Value;
 

@@ -2,8 +2,6 @@
 //! MPI starts on all, one is disconnected, and the job ends in time and resumes on the others.
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -13,7 +11,7 @@ use kiln_tests::{
     job::wait_for_second_epoch,
     mpi, parallel,
     rendered::{Project, text},
-    running::Running,
+    running::{Running, write_program},
 };
 
 /// The time in seconds that a worker may keep the others waiting.
@@ -37,14 +35,12 @@ impl Hosts {
         };
         let prefix = &hosts.prefix;
         let script = format!(
-            "#!/bin/sh\n\
-             # shell HOST COMMAND...\n\
+            "# shell HOST COMMAND...\n\
              case $1 in\n10.99.0.1) host=a ;;\n10.99.0.2) host=b ;;\n10.99.0.3) host=c ;;\nesac\n\
              shift\n\
-             exec ip netns exec {prefix}-$host unshare --uts sh -c \"hostname host-$host; exec $*\"\n"
+             exec ip netns exec {prefix}-$host unshare --uts sh -c \"hostname host-$host; exec $*\""
         );
-        fs::write(&hosts.shell, script).unwrap();
-        fs::set_permissions(&hosts.shell, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&hosts.shell, &script);
         ip(&format!("netns add {prefix}-switch"))?;
         ip(&format!("-n {prefix}-switch link add br0 type bridge"))?;
         ip(&format!("-n {prefix}-switch link set br0 up"))?;

@@ -1,7 +1,7 @@
 //! Several MPI processes train to the results of one replica, stop together, and end if one of them is lost.
 
 use std::{
-    fs,
+    env, fs, iter,
     process::Command,
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use kiln_tests::{
     mpi, parallel,
     random::Random,
     rendered::{EXAMPLES, Project, text},
-    running::{TRAINING, succeeds},
+    running::{self, TRAINING, succeeds, write_program},
 };
 
 /// The global batch size, divisible by all numbers of replicas here.
@@ -36,7 +36,7 @@ fn several_processes_are_one_job() {
     // Alone, as moments are chosen within its time.
     let time = a_launched_training_is_timed(&job);
     // Side by side, as launchers and processes wait for each other. The longest first, so that no core waits at the end.
-    let tests: [&(dyn Fn() + Sync); 10] = [
+    let tests: [&(dyn Fn() + Sync); 11] = [
         &|| launched_trainings_are_stopped_at_random_moments(&job, time),
         &|| processes_train_to_the_weights_of_one_device(&job),
         &|| what_does_not_fit_together_is_refused(&job),
@@ -45,6 +45,7 @@ fn several_processes_are_one_job() {
         &|| a_signal_to_one_stops_all_after_the_same_step(&job),
         &|| a_signal_to_the_launcher_stops_all(&job),
         &|| job.a_time_limit_stops_all_after_the_same_step(),
+        &|| workers_that_outlive_mpirun_are_waited_for(&job),
         &|| gradients_in_bfloat16_are_half_the_bytes(&job),
         &|| a_callback_of_one_stops_all_after_the_same_step(&job),
     ];
@@ -196,6 +197,54 @@ fn a_signal_to_the_launcher_stops_all(job: &Job) {
     );
     assert_eq!(job.manifest("runs/launch")["replicas"], 2);
 }
+
+/// A stand-in for Open MPI's launcher, which does not wait for the processes that it has killed, as they hold the
+/// output folder until they are gone.
+#[cfg(target_os = "linux")]
+fn workers_that_outlive_mpirun_are_waited_for(job: &Job) {
+    let folder = job.folder.join("stand-in");
+    fs::create_dir(&folder).unwrap();
+    let worker = folder.join("worker");
+    let launch = |seconds: &str| {
+        let script = format!(
+            "[ \"$1\" = --version ] && echo 'mpirun (Open MPI) 4.1.4' && exit\n\
+             sleep {seconds} &\n\
+             echo $! > {}\n\
+             exit 7",
+            worker.display()
+        );
+        write_program(&folder.join("mpirun"), &script);
+        let paths = env::join_paths(
+            iter::once(folder.clone()).chain(env::split_paths(&env::var_os("PATH").unwrap())),
+        );
+        let started = Instant::now();
+        let output = running::output(
+            job.alone()
+                .args(["launch", "--workers", "2"])
+                .env("PATH", paths.unwrap()),
+            TRAINING,
+        );
+        let printed = text(&output);
+        assert!(
+            printed.contains("mpirun ended with exit status: 7"),
+            "{printed}"
+        );
+        assert!(!printed.contains("warning"), "{printed}");
+        let id = fs::read_to_string(&worker).unwrap();
+        // That of a process that has ended but that nobody has waited for is empty.
+        let command = fs::read(format!("/proc/{}/cmdline", id.trim())).unwrap_or_default();
+        assert!(command.is_empty(), "a worker outlives its launcher");
+        started.elapsed().as_secs_f64()
+    };
+    // One ends by itself, the other is killed.
+    let ended = launch("1");
+    assert!(ended >= 1.0, "{ended}");
+    let killed = launch("100");
+    assert!((3.0..50.0).contains(&killed), "{killed}");
+}
+
+#[cfg(not(target_os = "linux"))]
+fn workers_that_outlive_mpirun_are_waited_for(_: &Job) {}
 
 fn a_callback_of_one_stops_all_after_the_same_step(job: &Job) {
     let mut command = mpi::run(3);

@@ -4,32 +4,35 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`strategy`] | [`Strategy`](strategy::Strategy), and one file per strategy |
-//! | [`replica`] | replicas: their threads, devices and contexts |
+//! | [`strategy`], `distribution` | one file per strategy; the trait [`Strategy`](strategy::Strategy), and what all strategies do alike |
+//! | [`replica`], `device`, `threads` | replicas: their threads, devices, contexts and shared updates; reads of devices; the threads of computations on the CPU |
 //! | [`comm`] | collective operations between threads, devices and processes |
 //! | [`workers`] | processes of a job: MPI, heartbeats, lost processes |
-//! | [`kernels`] | caches and bundles of compiled GPU kernels; the command `compile` |
+//! | [`kernels`], `kernel_cache` | the command `compile`; caches and bundles of compiled GPU kernels |
 //! | [`pipeline`] | models split into stages, for `model-parallel` |
 //! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
-//! | [`precision`], [`flops`] | matrix products in 16 bits, the loss scale of float16; counts of FLOPs |
+//! | [`precision`], `half`, [`flops`] | matrix products in 16 bits, the loss scale of float16; the 16-bit types; counts of FLOPs |
 //! | [`ema`] | an exponential moving average of the weights |
 //! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
 //! | [`autodiff`], `products`, [`vectors`] | operations with backward passes of their own; matrix products and functions on the CPU |
 //! | [`model`] | parameters, running statistics and random layers of any module |
-//! | [`data`] | datasets: files, batches, shards, prefetching |
-//! | [`training`] | epochs, updates and callbacks |
-//! | [`checkpoint`] | checkpoints, resuming, signals |
+//! | [`data`], `split`, `random` | datasets: files, batches, shards, prefetching; their splits; streams of random numbers |
+//! | [`training`], `anomalies` | epochs, updates and callbacks; records of layers for `--detect-anomalies` |
+//! | [`checkpoint`], `signals` | checkpoints, resuming, stop requests; signals |
 //! | [`weights`] | initial weights from files of other programs, and export |
 //! | [`report`], [`picture`], [`tensorboard`] | progress, logs and profiles; samples and curves; event files |
 //! | [`tracking`] | trackers, such as MLflow, and the interface for others |
-//! | [`run_record`] | run metadata: options, program, data |
+//! | [`run_record`], `system` | run metadata: options, program, data; the host and its clock |
 //! | [`comparison`] | the command `compare`: runs side by side |
 //! | [`sweep`] | the command `sweep`: runs on a grid or with random options, ranked |
 //! | [`rate_finder`] | the command `find-lr`: the loss over the learning rate |
-//! | [`options`] | options of the command line and of configuration files |
+//! | [`options`], [`command_line`], `configuration` | options; the parsed command line; configuration files |
 //! | [`task`], [`globals`] | the interface to a task, and per-replica state |
+//! | `registry`, [`erased`] | what `main` registers, and access to it without the types of a task |
 //! | [`contract`] | checks for the contract tests of a project |
+//!
+//! Modules import each other in one direction: none is in a circle.
 
 #![warn(missing_docs)]
 // Tests read as they like: see `clippy.toml`.
@@ -40,15 +43,21 @@ pub mod autodiff;
 mod bytes;
 pub mod checkpoint;
 pub mod comm;
+pub mod command_line;
 pub mod comparison;
 mod configuration;
 mod console;
 pub mod contract;
 pub mod data;
+mod device;
+mod distribution;
 pub mod ema;
+pub mod erased;
 mod files;
 pub mod flops;
 pub mod globals;
+mod half;
+mod kernel_cache;
 pub mod kernels;
 pub mod launch;
 pub mod layers;
@@ -64,23 +73,29 @@ pub mod pipeline;
 pub mod precision;
 #[cfg(feature = "cpu-layers")]
 pub mod products;
+mod random;
 pub mod rate_finder;
+mod registry;
 pub mod replica;
 pub mod report;
 pub mod run_record;
+mod signals;
 mod similar;
+mod split;
 pub mod strategy;
 pub mod sweep;
+mod system;
 pub mod task;
 pub mod tensorboard;
 #[cfg(test)]
 mod test_task;
+mod threads;
 pub mod tracking;
 pub mod training;
 pub mod vectors;
 pub mod weights;
 pub mod workers;
 
-pub use globals::Split;
 pub use options::Options;
+pub use split::Split;
 pub use task::{Metrics, ModelAndOptimizer, Task, TrainState};

@@ -3,9 +3,9 @@
 use std::fmt::Display;
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, Tensor, TensorData};
 
-use crate::replica::{is_cpu, read_data};
+use crate::device::{is_cpu, read_data};
 
 /// Checks shapes, as Burn would silently broadcast `[batch, 1]` to `[batch, 3]`.
 pub fn ensure_equal_shapes<const D: usize>(
@@ -60,7 +60,11 @@ pub fn ensure_labels_of_classes<const E: usize>(
     if !is_cpu(&[labels.device().without_autodiff()]) {
         return Ok(());
     }
-    for label in read_data(labels.clone())?.iter::<i64>() {
+    ensure_classes(&read_data(labels.clone())?, classes, ignored)
+}
+
+fn ensure_classes(labels: &TensorData, classes: usize, ignored: Option<i64>) -> Result<()> {
+    for label in labels.iter::<i64>() {
         ensure!(
             (0..classes as i64).contains(&label) || ignored == Some(label),
             no_class(label, classes)

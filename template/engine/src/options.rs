@@ -1,16 +1,15 @@
 //! The command-line options of the engine, to be flattened into those of a task.
 
+mod values;
+
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{
-    checkpoint::Which,
-    comm::{CrossDevice, ExchangePrecision},
-    ema::Weights,
-    precision::Precision,
-};
+use crate::comm::{CrossDevice, ExchangePrecision};
+
+pub use values::{Precision, Weights, Which};
 
 /// The exit statuses, for the help text.
 pub const EXIT_STATUS: &str = "Exit status: 0 after success, 1 after a failure, 2 for a wrong command line or configuration file, and \

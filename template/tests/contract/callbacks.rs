@@ -3,7 +3,7 @@ use clap::Parser;
 use indexmap::IndexMap;
 use kiln_engine::{
     checkpoint::Progress,
-    loss::Losses,
+    globals::merged_metrics,
     optim::{FlatGradients, Gradients},
     report::Report,
     training::CallbackContext,
@@ -12,8 +12,10 @@ use training::{
     callbacks::{create_callbacks, is_trainable, prepare_inputs, prepare_loss_inputs},
     cli::Args,
     dataset::Batch,
-    globals,
+    globals::{self, Project, Split},
     loss::per_example_losses,
+    train::distributed_train_step,
+    validation::distributed_validation_step,
 };
 
 use crate::support::{amounts, contract, difference, set_up_replicas, values};
@@ -26,6 +28,18 @@ fn callbacks_run_after_steps_and_epochs() {
         let folder = folder.path().to_string_lossy();
         let args = Args::try_parse_from(["contract", "--output-dir", &folder])?;
         let (mut callbacks, mut report) = (create_callbacks(&args), Report::new(&args.options)?);
+        let examples = amounts().few;
+        let losses = distributed_train_step(job.batches(examples, examples)?.remove(0))?;
+        job.prepare_inference()?;
+        for batch in job.datasets.validation.epoch(1) {
+            distributed_validation_step(batch)?;
+        }
+        let [metrics, validation] =
+            [Split::Train, Split::Validation].map(merged_metrics::<Project>);
+        let (metrics, validation) = (metrics?, validation?.into_iter());
+        let validation: IndexMap<_, _> = validation
+            .map(|metric| (metric.name, metric.value))
+            .collect();
         for step in 1..=200 {
             let progress = Progress {
                 step,
@@ -33,7 +47,7 @@ fn callbacks_run_after_steps_and_epochs() {
                 examples: step,
                 drawn: 0,
             };
-            let context = CallbackContext::after_step(progress, Losses::new());
+            let context = CallbackContext::after_step(progress, losses.clone());
             callbacks.after_step(context, &mut report)?;
         }
         for epoch in 1..=20 {
@@ -43,7 +57,8 @@ fn callbacks_run_after_steps_and_epochs() {
                 examples: 0,
                 drawn: 200 * epoch,
             };
-            let context = CallbackContext::after_epoch(progress, Vec::new(), IndexMap::new());
+            let context =
+                CallbackContext::after_epoch(progress, metrics.clone(), validation.clone());
             callbacks.after_epoch(context, &mut report)?;
         }
         let finite = job.parameters()?.iter().all(|value| value.is_finite());

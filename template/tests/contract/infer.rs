@@ -2,12 +2,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
-use clap::Parser;
 use kiln_engine::{data::Collate, report::predictions::ensure_finite};
 use serde_json::Value;
 use training::{
-    cli::Args,
-    dataset::{Batch, read_examples},
+    dataset::{Batch, Example},
     globals,
     infer::{predict, read_inputs},
 };
@@ -18,45 +16,44 @@ use crate::support::{amounts, contract, set_up_replicas};
 fn every_example_gets_one_prediction() {
     contract("infer.predict", || {
         let job = set_up_replicas(1)?;
-        let (_, test) = read_examples(&Args::try_parse_from(["contract"])?)?;
+        let test = job.datasets.test.dataset();
         let examples = (0..amounts().few.min(test.len()))
             .map(|index| test.get(index))
             .collect::<Result<Vec<_>>>()?;
-        let (all, first) = job.strategy.run_on_first(move |replica| {
+        job.strategy.run_on_first(move |replica| {
             let (model, device) = (
                 globals::model()?.valid(),
                 replica.device().clone().without_autodiff(),
             );
-            let predict_first = |count| -> Result<Vec<Value>> {
-                let predictions =
-                    predict(&model, Batch::collate(examples[..count].to_vec(), &device)?)?;
+            let predictions = |examples: &[Example]| -> Result<Vec<Value>> {
+                let predictions = predict(&model, Batch::collate(examples.to_vec(), &device)?)?;
                 let values = predictions.iter().map(|prediction| {
                     ensure_finite(prediction)?;
                     Ok(serde_json::to_value(prediction)?)
                 });
                 values.collect()
             };
-            let (all, first) = (predict_first(examples.len())?, predict_first(1)?);
-            ensure!(
-                all.len() == examples.len(),
-                "{} examples have {} predictions",
-                examples.len(),
-                all.len()
-            );
-            Ok((all, first))
-        })?;
-        ensure!(
-            first.len() == 1,
-            "one example has {} predictions",
-            first.len()
-        );
-        ensure!(
-            is_close(&first[0], &all[0]),
-            "the prediction for an example depends on the others in its batch: {} alone, and {}",
-            first[0],
-            all[0]
-        );
-        Ok(())
+            let alone = examples
+                .chunks(1)
+                .map(predictions)
+                .collect::<Result<Vec<_>>>()?;
+            let (alone, together) = (alone.concat(), predictions(&examples)?);
+            for (count, batch) in [(alone.len(), 1), (together.len(), examples.len())] {
+                ensure!(
+                    count == examples.len(),
+                    "{} examples in batches of {batch} have {count} predictions",
+                    examples.len()
+                );
+            }
+            for (alone, together) in alone.iter().zip(together) {
+                ensure!(
+                    is_close(alone, &together),
+                    "the prediction for an example depends on the others in its batch: {alone} \
+                     alone, and {together}"
+                );
+            }
+            Ok(())
+        })
     });
 }
 

@@ -1,17 +1,18 @@
 use std::{
+    hash::{DefaultHasher, Hash, Hasher},
     panic,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Tensor, kind::Basic},
 };
 use clap::Parser;
 use kiln_engine::{
-    data::{BatchOptions, Collate, Datasets, Remainder, Shard, Subset},
+    data::{BatchOptions, Collate, Datasets, DistributedDataset, Remainder, Shard, Subset, stream},
     globals::{self as engine, enable_training_layers},
     model::lock_generator,
     replica::{PerReplica, visible_devices},
@@ -19,7 +20,7 @@ use kiln_engine::{
 };
 use training::{
     cli::Args,
-    dataset::{Batch, Example, Examples, augment, read_examples, split},
+    dataset::{Batch, Example, Examples, augment, create_datasets, read_examples},
     globals::{self, Project},
     loss::{create_loss_objects, per_example_losses},
     metric::create_metrics,
@@ -37,8 +38,10 @@ pub struct Amounts {
     pub few: usize,
     /// Examples per replica and step in whole trainings.
     pub per_replica: usize,
-    /// Examples read for training and validation, and for the test.
-    sample: [usize; 2],
+    /// Examples of the training, the validation and the test split in jobs.
+    sample: [usize; 3],
+    /// Examples of each split that are compared with those of others.
+    pub compared: usize,
 }
 
 const OF_SMALL: Amounts = Amounts {
@@ -46,7 +49,8 @@ const OF_SMALL: Amounts = Amounts {
     batch: 11,
     few: 8,
     per_replica: 11,
-    sample: [300, 100],
+    sample: [270, 30, 100],
+    compared: 2_000,
 };
 
 /// An image of 256 x 256 pixels takes about a thousand times as long as a digit.
@@ -55,58 +59,93 @@ const OF_LARGE: Amounts = Amounts {
     batch: 3,
     few: 3,
     per_replica: 1,
-    sample: [20, 4],
+    sample: [18, 2, 4],
+    compared: 20,
 };
 
-/// Number of values above which an image is large.
+/// Number of values above which an example is large.
 const LARGE: usize = 10_000;
 
-/// The amounts for this task: fewer examples if images are large, so that the tests take about as long.
+/// The amounts for this task: fewer examples if they are large, so that the tests take about as long.
 pub fn amounts() -> &'static Amounts {
-    match has_large_images() {
+    match has_large_examples() {
         true => &OF_LARGE,
         false => &OF_SMALL,
     }
 }
 
 /// False if an example cannot be read, which the tests of its site report.
-fn has_large_images() -> bool {
+pub fn has_large_examples() -> bool {
     static IS_LARGE: OnceLock<bool> = OnceLock::new();
-    *IS_LARGE.get_or_init(|| matches!(thread::spawn(reads_large_image).join(), Ok(Ok(true))))
+    *IS_LARGE.get_or_init(|| matches!(thread::spawn(reads_large_example).join(), Ok(Ok(true))))
 }
 
-fn reads_large_image() -> Result<bool> {
+fn reads_large_example() -> Result<bool> {
     let examples = read_examples(&Args::try_parse_from(["contract"])?)?.0;
+    let example = examples.get(0)?;
+    // A number takes up to 5 letters, with its comma.
+    let is_long = format!("{example:?}").len() > 5 * LARGE;
+    let example = augment(example, &mut stream("test", &[0]))?;
     let device = visible_devices().remove(0).without_autodiff();
-    let batch = Batch::collate(vec![examples.get(0)?], &device)?;
+    let batch = Batch::collate(vec![example], &device)?;
     let images = batch.images().map(|images| images.shape().num_elements());
-    Ok(images.is_some_and(|values| values > LARGE))
+    Ok(is_long || images.is_some_and(|values| values > LARGE))
 }
 
-/// A turn of a test with large images: one test at a time keeps their memory small on any number of cores.
+/// A hash of all fields of an example.
+pub fn key(example: &Example) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    format!("{example:?}").hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether two examples are the same; NaN, as of a missing value, is the same as NaN here.
+pub fn same(left: &Example, right: &Example) -> bool {
+    left == right || key(left) == key(right)
+}
+
+pub fn all_same(left: &[Example], right: &[Example]) -> bool {
+    left.len() == right.len()
+        && left
+            .iter()
+            .zip(right)
+            .all(|(left, right)| same(left, right))
+}
+
+/// A turn of a test with large examples: one test at a time keeps their memory small on any number of cores.
 fn turn() -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
-    has_large_images().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    has_large_examples().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The examples of `read_examples`, or a sample of them at equal intervals.
-pub fn sample(args: &Args) -> Result<(Examples, Examples)> {
-    let (examples, test) = read_examples(args)?;
-    let some = |examples: Examples, most: usize| -> Result<Examples> {
-        let (len, count) = (examples.len(), examples.len().min(most));
-        let indices = (0..count).map(|number| number * len / count).collect();
-        Ok(Arc::new(Subset::new(examples, indices)?))
-    };
-    let [most, most_of_test] = amounts().sample;
-    Ok((some(examples, most)?, some(test, most_of_test)?))
+/// Up to `most` examples, at equal intervals.
+pub fn sample(examples: Examples, most: usize) -> Result<Examples> {
+    let (len, count) = (examples.len(), examples.len().min(most));
+    let indices = (0..count).map(|number| number * len / count).collect();
+    Ok(Arc::new(Subset::new(examples, indices)?))
 }
 
-/// The [`sample`] of all jobs, read once: a large gzipped file takes long to decompress.
-fn sample_of_jobs(args: &Args) -> Result<(Examples, Examples)> {
-    static SAMPLE: Mutex<Option<(Examples, Examples)>> = Mutex::new(None);
+/// The training, the validation and the test split, where a strategy is registered.
+pub fn splits(args: &Args) -> Result<[Examples; 3]> {
+    let datasets = create_datasets(args)?;
+    let splits = [&datasets.train, &datasets.validation, &datasets.test];
+    Ok(splits.map(|split| Arc::clone(split.dataset())))
+}
+
+/// A sample of each of the [`splits`] for all jobs, read once: a large gzipped file takes long to decompress.
+fn sample_of_jobs(args: &Args) -> Result<[Examples; 3]> {
+    static SAMPLE: Mutex<Option<[Examples; 3]>> = Mutex::new(None);
     let mut shared = SAMPLE.lock().unwrap_or_else(PoisonError::into_inner);
-    let examples = shared.take().map_or_else(|| sample(args), Ok)?;
-    Ok(shared.insert(examples).clone())
+    if let Some(sample) = &*shared {
+        return Ok(sample.clone());
+    }
+    // After the split, which may set a fixed number of examples aside.
+    let [most_training, most_validation, most_test] = amounts().sample;
+    let [training, validation, test] = splits(args)?;
+    let training = sample(training, most_training)?;
+    let validation = sample(validation, most_validation)?;
+    let sample = [training, validation, sample(test, most_test)?];
+    Ok(shared.insert(sample).clone())
 }
 
 /// Checks the contract of the site `id` on a new thread, as globals are per thread.
@@ -146,9 +185,14 @@ pub fn set_up(options: &[&str]) -> Result<Job> {
     globals::register_strategy(&strategy, args.options.batch_size)?;
     strategy.scope(|_| Ok(create_loss_objects()))?;
     strategy.scope(|_| Ok(create_metrics()))?;
-    let (examples, test) = sample_of_jobs(&args)?;
-    let (train, validation) = split(examples)?;
-    let datasets = Datasets::distribute(&args.options, [train, validation, test], augment)?;
+    let splits = sample_of_jobs(&args)?;
+    let example = splits[0].get(0)?;
+    let augmented = || augment(example.clone(), &mut stream("test", &[0]));
+    ensure!(
+        same(&augmented()?, &augmented()?),
+        "the same random numbers give another example: see TODO(dataset.augment)"
+    );
+    let datasets = Datasets::distribute(&args.options, splits, augment)?;
     let updates = datasets.updates(&args.options);
     // Burn's CPU generator is global, and tests run in parallel.
     let _generator = lock_generator();
@@ -182,12 +226,24 @@ pub fn set_up_replicas(replicas: usize) -> Result<Job> {
 }
 
 impl Job {
-    /// Global batches of `global_batch_size` of the first `examples` training examples, in order.
+    /// Global batches of `global_batch_size` of the first `examples` training examples, in order and augmented:
+    /// the model may need what the augmentation makes of them, as in training.
     pub fn batches(
         &self,
         examples: usize,
         global_batch_size: usize,
     ) -> Result<Vec<PerReplica<Shard<Example>>>> {
+        let data = self.accumulated_batches(examples, global_batch_size, 1)?;
+        Ok(data.epoch(1).collect())
+    }
+
+    /// As [`batches`](Self::batches), of which `accumulate` make an update.
+    pub fn accumulated_batches(
+        &self,
+        examples: usize,
+        global_batch_size: usize,
+        accumulate: usize,
+    ) -> Result<DistributedDataset<Example>> {
         let dataset = Arc::clone(self.datasets.train.dataset());
         let examples = examples.min(dataset.len());
         let first: Examples = Arc::new(Subset::new(dataset, (0..examples).collect())?);
@@ -196,16 +252,12 @@ impl Job {
             seed: 42,
             shuffle: false,
             remainder: Remainder::Keep,
-            accumulate: 1,
+            accumulate,
             prefetch: Some(0),
             training: true,
-            augment: None,
+            augment: Some(Arc::new(augment)),
         };
-        Ok(self
-            .strategy
-            .distribute_dataset(first, options)?
-            .epoch(1)
-            .collect())
+        self.strategy.distribute_dataset(first, options)
     }
 
     /// Runs `step` on the first replica with a batch of the first `examples` training examples.
@@ -291,14 +343,18 @@ pub fn values<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Vec<f32> {
     tensor.clone().into_data().iter::<f32>().collect()
 }
 
-/// The largest difference between two lists of equal length.
+/// The largest difference between two lists of equal length, as a share of the largest value, or of 0.1 if
+/// that is larger: values near 0, as where terms cancel, may be nothing but rounding errors.
 pub fn difference(left: &[f32], right: &[f32]) -> f32 {
     assert_eq!(left.len(), right.len(), "lists of different lengths");
-    let differences = left
-        .iter()
-        .zip(right)
-        .map(|(left, right)| (left - right).abs());
-    differences.fold(0.0, |largest, one| {
+    let pairs = left.iter().zip(right);
+    largest(pairs.map(|(left, right)| left - right)) / largest(left.iter().copied()).max(0.1)
+}
+
+/// The largest absolute value; NaN if there is one.
+fn largest(values: impl IntoIterator<Item = f32>) -> f32 {
+    let values = values.into_iter().map(f32::abs);
+    values.fold(0.0, |largest, one| {
         if one > largest || one.is_nan() {
             one
         } else {

@@ -1,9 +1,10 @@
 //! Each worked example compiles without warnings, passes its contract tests and its own tests, and
-//! trains on one and on several replicas. With the weights of PyTorch, its networks have the outputs of PyTorch.
+//! trains on one and on several replicas. Debug builds optimise the kernels of the engine. With the weights of PyTorch,
+//! its networks have the outputs of PyTorch.
 
 use std::ops::RangeInclusive;
 
-use kiln_tests::{log, pytorch, rendered::Project, rounds::extremes, trainer::Trainer};
+use kiln_tests::{kernels, log, pytorch, rendered::Project, rounds::extremes, trainer::Trainer};
 
 /// The training of an example, and its expected result.
 struct Training<'a> {
@@ -23,6 +24,7 @@ impl Training<'_> {
         pytorch::add_test(&project, self.example);
         project.cargo(&["test", "--lib", "--test", "*"]);
         let trainer = Trainer::new(&project);
+        kernels::are_optimised(&trainer.program);
         // Another example compiles beside the trainings.
         drop(project);
         let runs = self.runs.iter().enumerate();

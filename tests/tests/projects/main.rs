@@ -9,14 +9,21 @@ mod examples;
 mod filled_in;
 mod memory;
 mod rendered;
+mod right_edits;
 mod sweep;
 mod update;
 mod weights;
 mod wrong_edits;
 
-use std::fs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use kiln_tests::repository;
+use kiln_tests::{
+    rendered::{Project, text},
+    repository,
+};
 
 /// The TODO sites of the template.
 fn sites() -> Vec<toml::Value> {
@@ -26,4 +33,16 @@ fn sites() -> Vec<toml::Value> {
         Some(toml::Value::Array(sites)) => sites,
         other => panic!("no sites: {other:?}"),
     }
+}
+
+/// Builds the contract tests of a project; returns their program.
+fn contract_tests(project: &Project) -> PathBuf {
+    let output = project.try_cargo(&["test", "--test", "contract", "--no-run"]);
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    let (_, rest) = printed
+        .split_once("Executable tests/contract/main.rs (")
+        .expect(&printed);
+    let (program, _) = rest.split_once(')').expect(&printed);
+    project.path().join(Path::new(program))
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output},
 };
 
@@ -13,7 +13,7 @@ use kiln_tests::{
     running::{self, TRAINING},
 };
 
-use crate::sites;
+use crate::{contract_tests, sites};
 
 /// The environment variable with the number of the one expression that is wrong, so that a single build has them
 /// all. Without it, none is wrong.
@@ -28,7 +28,7 @@ pub fn is_wrong(number: usize) -> bool {
 ";
 
 /// Wrong expressions: the site, its file, the expression to replace, and the wrong one, of the same type.
-const EXPRESSIONS: [(&str, &str, &str, &str); 20] = [
+const EXPRESSIONS: [(&str, &str, &str, &str); 23] = [
     (
         "strategy.devices",
         "strategy.rs",
@@ -103,6 +103,24 @@ const EXPRESSIONS: [(&str, &str, &str, &str); 20] = [
         "dataset.rs",
         "(subset(training)?, subset(indices)?)",
         "(subset(training.clone())?, subset(training)?)",
+    ),
+    (
+        "dataset.split",
+        "dataset.rs",
+        "(subset(training)?, subset(indices)?)",
+        "(subset([&training[..], &indices[..1]].concat())?, subset(indices)?)",
+    ),
+    (
+        "dataset.split",
+        "dataset.rs",
+        "indices.split_off(indices.len() / 10)",
+        "indices.split_off(indices.len() / 10).split_off(5)",
+    ),
+    (
+        "dataset.source",
+        "dataset.rs",
+        "read(\"t10k\")?",
+        "read(\"train\")?",
     ),
     (
         "train.step",
@@ -261,12 +279,5 @@ fn tests_with_all_expressions(project: &Project) -> PathBuf {
         let either = format!("(if crate::is_wrong({number}) {{ {wrong} }} else {{ {right} }})");
         project.edit(file, right, &either);
     }
-    let output = project.try_cargo(&["test", "--test", "contract", "--no-run"]);
-    let printed = text(&output);
-    assert!(output.status.success(), "{printed}");
-    let (_, rest) = printed
-        .split_once("Executable tests/contract/main.rs (")
-        .expect(&printed);
-    let (program, _) = rest.split_once(')').expect(&printed);
-    project.path().join(Path::new(program))
+    contract_tests(project)
 }

@@ -5,9 +5,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use burn::{module::ParamId, tensor::Tensor};
+use burn::{
+    module::ParamId,
+    tensor::{Tensor, TensorData},
+};
 
-use crate::{autodiff::map_gradient, replica::read_data};
+use crate::{autodiff::map_gradient, device::read_data};
 
 /// The record of one step of a replica, shared by the threads of its pipeline stages.
 #[derive(Clone, Debug)]
@@ -21,7 +24,7 @@ pub(crate) struct Trace {
 
 /// Calls of layers, and checks of the tensors that pass through them.
 #[derive(Debug, Default)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// In the order of the forward pass.
     pub calls: Vec<Call>,
     /// In the order of computation.
@@ -30,7 +33,7 @@ pub(super) struct Record {
 
 /// A call of a layer, or of a function such as a loss.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     pub name: &'static str,
     /// The id of the weight, by which the model knows its path.
     pub weight: Option<ParamId>,
@@ -42,7 +45,7 @@ pub(super) struct Call {
 
 /// The check of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Check {
+pub(crate) struct Check {
     /// Index of the call.
     pub call: usize,
     pub place: Place,
@@ -52,7 +55,7 @@ pub(super) struct Check {
 
 /// The checked value of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// The images of the batch, which no layer computed.
     Batch,
     Input,
@@ -69,7 +72,7 @@ impl Place {
 
 /// The first value of a tensor that is not finite.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(crate) struct Found {
     pub value: f32,
     /// Index in the dataset of the example to which the value belongs, if the first dimension is that of examples.
     pub example: Option<usize>,
@@ -117,7 +120,7 @@ impl Trace {
         step()
     }
 
-    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+    pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,13 +241,20 @@ fn first_non_finite<const D: usize>(x: Tensor<D>) -> Option<(f32, usize)> {
         true => x.inner(),
         false => x,
     };
-    let is_finite = read_data(x.clone().is_finite().all()).ok()?;
-    if is_finite.iter::<bool>().all(|is_finite| is_finite) {
+    if is_true(&read_data(x.clone().is_finite().all()).ok()?) {
         return None;
     }
     let rows = x.dims().first().copied().unwrap_or(1).max(1);
-    let values = read_data(x).ok()?.convert::<f32>();
-    let values: Vec<f32> = values.try_into_vec().ok()?;
+    non_finite(read_data(x).ok()?, rows)
+}
+
+fn is_true(values: &TensorData) -> bool {
+    values.iter::<bool>().all(|value| value)
+}
+
+/// The first value of `rows` rows that is not finite, and its row.
+fn non_finite(values: TensorData, rows: usize) -> Option<(f32, usize)> {
+    let values: Vec<f32> = values.convert::<f32>().try_into_vec().ok()?;
     let place = values.iter().position(|value| !value.is_finite())?;
     Some((values[place], place / (values.len() / rows).max(1)))
 }

@@ -8,12 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Files,
+    Files, StoppingState,
     folder::{self, Unusable},
 };
-use crate::{
-    metric::MetricStates, precision::LossScale, run_record::RunRecord, training::StoppingState,
-};
+use crate::{metric::MetricStates, precision::LossScale, run_record::RunRecord};
 
 /// Version of the manifest format.
 const VERSION: u32 = 1;

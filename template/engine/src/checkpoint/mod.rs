@@ -8,7 +8,9 @@ mod checksums;
 mod folder;
 pub mod interrupt;
 mod manifest;
+mod resume;
 mod save;
+mod stopping;
 mod trainable;
 mod writer;
 
@@ -26,9 +28,16 @@ use indexmap::IndexMap;
 
 use folder::Unusable;
 pub use manifest::{Manifest, Progress};
+pub(crate) use stopping::EarlyStopping;
+pub use stopping::StoppingState;
 use trainable::{EMA, ModelFiles};
 pub(crate) use trainable::{MODEL, load_model, model_files};
 pub use writer::Writer;
+
+pub use crate::{
+    metric::{Best, Goal},
+    options::Which,
+};
 
 use crate::{
     console::terminal,
@@ -43,47 +52,6 @@ use crate::{
 
 /// The contents of a checkpoint's files, by file name.
 pub type Files = IndexMap<String, Vec<u8>>;
-
-/// The validation metric that selects the best checkpoint, and that `--patience` follows.
-#[derive(Clone, Copy, Debug)]
-pub struct Best {
-    /// Name of the metric.
-    pub metric: &'static str,
-    /// Whether higher or lower values are better.
-    pub goal: Goal,
-}
-
-/// The direction in which a metric improves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// Higher values are better, as for an accuracy.
-    Highest,
-    /// Lower values are better, as for a loss.
-    Lowest,
-}
-
-impl Goal {
-    pub(crate) fn is_better(self, value: f64, than: f64) -> bool {
-        match self {
-            Goal::Highest => value > than,
-            Goal::Lowest => value < than,
-        }
-    }
-}
-
-impl Best {
-    pub(crate) fn is_better(self, value: f64, than: f64) -> bool {
-        self.goal.is_better(value, than)
-    }
-
-    /// Whether `value` is better than another one by more than `change`.
-    pub(crate) fn is_better_by(self, change: f64, value: f64, than: f64) -> bool {
-        match self.goal {
-            Goal::Highest => value - change > than,
-            Goal::Lowest => value + change < than,
-        }
-    }
-}
 
 /// The checkpoints of an output folder.
 #[derive(Clone)]
@@ -360,27 +328,6 @@ fn place(name: &str) -> Option<(usize, usize)> {
     match place.split_once("-epoch-") {
         Some((step, epoch)) => Some((step.parse().ok()?, epoch.parse().ok()?)),
         None => Some((place.parse().ok()?, 0)),
-    }
-}
-
-/// The value of `--checkpoint`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The latest intact checkpoint.
-    Latest,
-    /// The best checkpoint by [`Task::BEST`].
-    Best,
-    /// The checkpoint in this folder.
-    Path(PathBuf),
-}
-
-impl From<&str> for Which {
-    fn from(text: &str) -> Self {
-        match text {
-            "latest" => Which::Latest,
-            "best" => Which::Best,
-            path => Which::Path(path.into()),
-        }
     }
 }
 

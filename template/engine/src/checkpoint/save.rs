@@ -11,7 +11,7 @@ use burn::module::Module;
 use indexmap::IndexMap;
 
 use super::{
-    Checkpoint, Checkpoints, Files, Manifest, Progress,
+    Checkpoint, Checkpoints, Files, Manifest, Progress, StoppingState,
     folder::{self, Share, Unusable},
     interrupt, name, name_within_epoch, set_apart,
     trainable::{self, EMA, MODEL, ModelSnapshot, Snapshot},
@@ -27,7 +27,6 @@ use crate::{
     performance::profile::{Phase, span},
     precision,
     task::{Metrics, Task},
-    training::StoppingState,
 };
 
 /// The state of a training, of which there is one copy at a time.

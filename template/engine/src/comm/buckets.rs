@@ -7,12 +7,10 @@ use anyhow::{Result, ensure};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use rayon::prelude::*;
 
-use super::{
-    PIECE, collective::Collective, cross_device_ops::add, exchange::ExchangePrecision,
-    on_all_threads,
-};
+use super::{collective::Collective, cross_device_ops::add, exchange::ExchangePrecision};
 use crate::{
-    replica::{read_all, read_data},
+    device::{read_all, read_data},
+    threads::{PIECE, on_all_threads},
     vectors::vectorized,
 };
 

@@ -13,12 +13,9 @@ use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
 use super::{
-    collective::Collective,
-    exchange::ExchangePrecision,
-    queues::Queues,
-    rendezvous::Rendezvous,
-    shared_update::{PIECE, on_all_threads},
+    collective::Collective, exchange::ExchangePrecision, queues::Queues, rendezvous::Rendezvous,
 };
+use crate::threads::{PIECE, on_all_threads};
 
 /// A reduction over replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

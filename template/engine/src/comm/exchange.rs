@@ -4,8 +4,10 @@ use burn::tensor::{DType, FloatDType, Tensor, bf16};
 use clap::ValueEnum;
 use rayon::prelude::*;
 
-use super::{PIECE, on_all_threads};
-use crate::vectors::vectorized;
+use crate::{
+    threads::{PIECE, on_all_threads},
+    vectors::vectorized,
+};
 
 /// The values of `--exchange-precision`.
 ///

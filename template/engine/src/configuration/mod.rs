@@ -1,4 +1,4 @@
-//! Options from a configuration file (`--config FILE`), and the file `run.toml` of a run.
+//! Options from a configuration file (`--config FILE`).
 //!
 //! The options of the file become words of the command line, unless the command line or an environment
 //! variable sets them: conflicts, requirements and values are those of the command line, for the options of
@@ -6,7 +6,6 @@
 
 pub(crate) mod file;
 pub(crate) mod kind;
-mod write;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,10 +15,9 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
 
 use file::Setting;
-pub use write::RunFile;
 
 /// The id of the option `--config`.
-const CONFIG: &str = "config";
+pub(crate) const CONFIG: &str = "config";
 
 /// Prefix of the hidden options that unset a flag.
 const NO: &str = "no-";
@@ -286,7 +284,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::run_record::{self, Options, RunRecord, Source};
+    use crate::{
+        command_line::{self, Options, Source},
+        run_record::{RunFile, RunRecord},
+    };
 
     /// Kinds of options of tasks, with the conflicts and requirements that clap has.
     #[derive(Parser)]
@@ -373,7 +374,7 @@ mod tests {
             .collect();
         let command = Cli::command();
         let given = parse(&command, &words)?;
-        Ok(run_record::options(
+        Ok(command_line::options(
             &command,
             &given.matches,
             &given.from_file,
@@ -742,14 +743,14 @@ mod tests {
             .map(OsString::from)
             .collect();
         let given = parse(&command, &words).unwrap();
-        let options = run_record::options(&command, &given.matches, &given.from_file);
+        let options = command_line::options(&command, &given.matches, &given.from_file);
         RunFile::new(&command, &given.matches, &options).text(run)
     }
 
     #[test]
     fn a_run_file_repeats_every_option() {
         let names: Vec<String> =
-            run_record::options(&Cli::command(), &Cli::command().get_matches_from([""]), &[])
+            command_line::options(&Cli::command(), &Cli::command().get_matches_from([""]), &[])
                 .keys()
                 .filter(|name| !["--config", "--devices"].contains(&name.as_str()))
                 .cloned()
@@ -821,7 +822,7 @@ mod tests {
         let text = |words: &[&str], replicas, processes| {
             let command = Small::command();
             let matches = command.clone().get_matches_from(words);
-            let options = run_record::options(&command, &matches, &[]);
+            let options = command_line::options(&command, &matches, &[]);
             let run = RunRecord {
                 replicas: Some(replicas),
                 processes: Some(processes),
@@ -847,7 +848,7 @@ mod tests {
         let write = |words: &[&str], started: &str| {
             let command = Cli::command();
             let matches = command.clone().get_matches_from([&[""], words].concat());
-            let options = run_record::options(&command, &matches, &[]);
+            let options = command_line::options(&command, &matches, &[]);
             let mut run = RunRecord::default();
             started.clone_into(&mut run.program.version);
             RunFile::new(&command, &matches, &options)

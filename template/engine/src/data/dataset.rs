@@ -6,10 +6,9 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use rand::seq::SliceRandom;
 use sha2::{Digest, Sha256};
 
-use super::stream;
+use crate::random::{shuffled, stream};
 
 /// A map-style dataset, as PyTorch's `Dataset`: examples by index, the same ones every time.
 pub trait Dataset: Send + Sync {
@@ -241,13 +240,9 @@ impl<A, B> Zip<A, B> {
         if let Some((_, orders)) = last.iter().find(|(of, _)| *of == pass) {
             return Arc::clone(orders);
         }
-        let shuffled = |purpose, len: usize| {
-            let mut order: Vec<usize> = (0..len).collect();
-            order.shuffle(&mut stream(purpose, &[self.seed, pass as u64]));
-            order
-        };
+        let order = |purpose, len| shuffled(len, stream(purpose, &[self.seed, pass as u64]));
         let (first, second) = (self.first.len(), self.second.len());
-        let orders = Arc::new([shuffled("zip first", first), shuffled("zip second", second)]);
+        let orders = Arc::new([order("zip first", first), order("zip second", second)]);
         last.push_back((pass, Arc::clone(&orders)));
         if last.len() > 2 {
             last.pop_front();

@@ -8,8 +8,8 @@ use anyhow::Result;
 use rand::seq::index;
 use sha2::Sha256;
 
-use super::{Dataset, dataset::Shared, stream};
-use crate::{globals, options::Options};
+use super::{Dataset, dataset::Shared};
+use crate::{globals, options::Options, random::stream};
 
 /// The splits of a training, limited by the options.
 pub(super) struct Limited<E> {
@@ -88,13 +88,19 @@ impl<E> Part<E> {
     /// The first `most` examples of a dataset with an order of its own; of any other, `most` drawn by `seed`,
     /// since the first ones may all be of one class. They keep their order.
     fn new(dataset: Shared<E>, most: usize, seed: u64) -> Self {
-        let mut indices = match dataset.is_ordered() {
+        let indices = match dataset.is_ordered() {
             true => (0..most).collect(),
-            false => index::sample(&mut stream("limit", &[seed]), dataset.len(), most).into_vec(),
+            false => drawn(most, dataset.len(), seed),
         };
-        indices.sort_unstable();
         Part { dataset, indices }
     }
+}
+
+/// `most` of the numbers below `len`, in ascending order.
+fn drawn(most: usize, len: usize, seed: u64) -> Vec<usize> {
+    let mut drawn = index::sample(&mut stream("limit", &[seed]), len, most).into_vec();
+    drawn.sort_unstable();
+    drawn
 }
 
 impl<E> Dataset for Part<E> {

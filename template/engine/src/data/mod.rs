@@ -8,7 +8,6 @@
 mod dataset;
 mod distributed;
 mod limits;
-mod random;
 mod sources;
 mod splits;
 
@@ -16,13 +15,14 @@ pub use dataset::{Cached, Dataset, Map, Subset, Zip, hash_all};
 pub use distributed::{
     Augment, BatchInfo, BatchOptions, Collate, DistributedDataset, Epoch, Remainder, Shard,
 };
-pub use random::stream;
 #[cfg(feature = "download")]
 pub use sources::download;
 pub use sources::{Idx, LabelledImages, read_idx, read_idx_file};
 #[cfg(feature = "image-folder")]
 pub use sources::{ImageFolder, Picture};
 pub use splits::Datasets;
+
+pub use crate::random::stream;
 
 // For implementations of `Dataset::hash_labels`.
 pub use sha2::{Digest, Sha256};

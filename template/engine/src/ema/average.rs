@@ -12,9 +12,9 @@ use burn::{
 use rayon::prelude::*;
 
 use crate::{
-    comm::{PIECE, on_all_threads},
+    device::{read_all, read_data},
     model::{buffers, frozen},
-    replica::{read_all, read_data},
+    threads::{PIECE, on_all_threads},
     vectors::vectorized,
 };
 

@@ -15,26 +15,20 @@ use std::cell::RefCell;
 
 use anyhow::{Result, bail, ensure};
 use burn::{module::Module, tensor::Device};
-use clap::ValueEnum;
 
 pub use average::Average;
 
+pub use crate::options::Weights;
+
 use crate::{
     comm::ReduceOp,
-    globals,
+    device::read_all,
+    optim::step,
     options::Options,
-    replica::{ReplicaContext, read_all},
+    registry::{note_change, strategy, with_model},
+    replica::ReplicaContext,
     task::Task,
 };
-
-/// Weights of a training.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weights {
-    /// The weights of the last update.
-    Model,
-    /// Their exponential moving average.
-    Ema,
-}
 
 /// The settings of an average.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,15 +105,14 @@ thread_local! {
 /// # Errors
 /// A replica failed.
 pub fn start<T: Task>(config: EmaConfig) -> Result<()> {
-    globals::strategy()?.run_on_all(move |_| {
-        globals::with_model::<T, _>(|model| start_from(config, Average::of(model)))
-    })?;
+    strategy()?
+        .run_on_all(move |_| with_model::<T, _>(|model| start_from(config, Average::of(model))))?;
     Ok(())
 }
 
 /// Starts an average on this replica.
 pub(crate) fn start_from(config: EmaConfig, average: Average) {
-    globals::note_change();
+    note_change();
     STATE.set(Some(State {
         config,
         average,
@@ -142,7 +135,7 @@ pub(crate) fn update<T: Task>(step: usize) -> Result<()> {
         return Ok(());
     };
     let decay = state.config.decay_at(step);
-    globals::with_model::<T, _>(|model| state.average.update_parameters(model, decay))??;
+    with_model::<T, _>(|model| state.average.update_parameters(model, decay))??;
     state.updates[0] += 1;
     STATE.set(Some(state));
     Ok(())
@@ -159,7 +152,7 @@ pub(crate) fn update_statistics<T: Task>() -> Result<()> {
             .is_some_and(|one| one.updates[0] != one.updates[1])
     };
     match STATE.with_borrow(is_due) {
-        true => update_statistics_at::<T>(globals::step()),
+        true => update_statistics_at::<T>(step()),
         false => Ok(()),
     }
 }
@@ -173,7 +166,7 @@ pub(crate) fn update_statistics_at<T: Task>(step: usize) -> Result<()> {
         return Ok(());
     };
     let decay = state.config.decay_at(step);
-    globals::with_model::<T, _>(|model| state.average.update_statistics(model, decay))??;
+    with_model::<T, _>(|model| state.average.update_statistics(model, decay))??;
     state.updates[1] = state.updates[0];
     STATE.set(Some(state));
     Ok(())
@@ -201,7 +194,7 @@ pub(crate) fn inference_model<T: Task>(replica: &ReplicaContext) -> Result<T::Mo
         replica.all_reduce(ReduceOp::Mean, &mut statistics)?;
     }
     STATE.with_borrow(|state| match state {
-        Some(state) => globals::with_model::<T, _>(|model| state.average.apply(model, &statistics)),
+        Some(state) => with_model::<T, _>(|model| state.average.apply(model, &statistics)),
         None => bail!("this training averages no weights: it has no --ema"),
     })
 }

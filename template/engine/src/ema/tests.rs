@@ -12,7 +12,7 @@ use burn::{
 use super::*;
 use crate::{
     checkpoint::{Best, Checkpoint, Checkpoints, Which},
-    globals::Registry,
+    globals::{self, Registry},
     metric::Mean,
     model::{hash_parameters, parameters, running_statistics},
     optim::{AdamConfig, FlatGradients, Gradients, NonFinite, ScheduledOptimizer},

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{console::terminal, run_record};
+use crate::{console::terminal, system};
 
 /// File name of the lock, which names its holder.
 const NAME: &str = "run.lock";
@@ -116,9 +116,9 @@ fn has_no_locks(error: &io::Error) -> bool {
 fn introduce(file: &mut File) -> Result<()> {
     let holder = Holder {
         program: env::args().next().unwrap_or_default(),
-        host: run_record::host().unwrap_or_else(|| "unknown".to_owned()),
+        host: system::host().unwrap_or_else(|| "unknown".to_owned()),
         process: process::id(),
-        started: run_record::utc(SystemTime::now()),
+        started: system::utc(SystemTime::now()),
     };
     file.set_len(0)?;
     file.rewind()?;

@@ -1,47 +1,76 @@
-//! Kernels of GPUs: compiled and tuned at their first use, kept on disk for later starts, and shipped to
-//! other machines as bundles. A no-op in programs for the CPU.
-//!
-//! Source: the environments and bundles of CubeCL.
+//! The command `compile`: the kernels of a training, compiled and tuned ahead of it.
 
-#[cfg(feature = "gpu")]
-mod cache;
-mod compile;
-#[cfg(feature = "gpu")]
-mod first_step;
-#[cfg(not(feature = "gpu"))]
-mod no_gpu;
-#[cfg(any(feature = "gpu", test))]
-mod warnings;
+use anyhow::{Result, ensure};
 
-#[cfg(feature = "gpu")]
-use cache::{ensure_replaceable, export};
-#[cfg(not(feature = "gpu"))]
-use no_gpu::{ensure_replaceable, export};
-
-use anyhow::Result;
-
-use crate::loss::Losses;
-
-pub use compile::{Steps, compile};
-
-#[cfg(not(feature = "gpu"))]
-pub(crate) use no_gpu::{
-    await_first_step, is_awaiting_first_step, keep, keep_by_default, note_first_step,
-};
-#[cfg(feature = "gpu")]
-pub(crate) use {
-    cache::{keep, keep_by_default},
-    first_step::{await_first_step, is_awaiting_first_step, note_first_step},
+use crate::{
+    console::terminal,
+    data::{Datasets, DistributedDataset},
+    globals::{self, Split},
+    kernel_cache::{ensure_replaceable, export, note_first_step},
+    loss::Losses,
+    options::Compile,
+    replica::is_cpu,
+    task::Task,
+    training::Inputs,
 };
 
-/// Notes the end of a step with `losses`, and after the first one waits for its results.
+/// The steps of a task, each on one global batch.
+pub struct Steps<E> {
+    /// Trains.
+    pub train: fn(Inputs<E>) -> Result<Losses>,
+    /// Validates.
+    pub validation: fn(Inputs<E>) -> Result<Losses>,
+    /// Tests.
+    pub test: fn(Inputs<E>) -> Result<Losses>,
+}
+
+/// Compiles and tunes the kernels of a training and its validation and test, and writes them to the bundle of
+/// `options`: runs the steps on the first and the last update of an epoch, which between them have all shapes,
+/// except where a dataset has batches of several shapes. Nothing else is written.
 ///
 /// # Errors
-/// A device failed.
-pub(crate) fn end_first_step(losses: &Losses) -> Result<()> {
-    if is_awaiting_first_step() {
-        losses.read()?;
-        note_first_step();
+/// There is no GPU, a step failed, or the bundle cannot be written.
+pub fn compile<T: Task>(
+    options: &Compile,
+    datasets: &Datasets<T::Example>,
+    steps: &Steps<T::Example>,
+) -> Result<()> {
+    let strategy = globals::strategy()?;
+    let devices = strategy.run_on_all(|replica| Ok(replica.device().clone().inner()))?;
+    let devices: Vec<_> = devices.into_iter().collect();
+    ensure!(
+        !is_cpu(&devices[..1]),
+        "`compile` is for GPUs, and this training is on the CPU, which compiles no kernels"
+    );
+    strategy.read_by_chief("the bundle", || ensure_replaceable(&options.bundle))?;
+    globals::reset_metrics::<T>(Split::Train)?;
+    run(&datasets.train, steps.train)?;
+    globals::merged_metrics::<T>(Split::Train)?;
+    let evaluations = [
+        (Split::Validation, &datasets.validation, steps.validation),
+        (Split::Test, &datasets.test, steps.test),
+    ];
+    for (split, data, step) in evaluations {
+        globals::reset_metrics::<T>(split)?;
+        strategy.run_on_all(globals::prepare_inference::<T>)?;
+        run(data, step)?;
+        globals::merged_metrics::<T>(split)?;
     }
-    Ok(())
+    note_first_step();
+    if strategy.is_chief() {
+        let kept = export(&options.bundle, &devices)?;
+        terminal::print(format_args!(
+            "{}: {kept}; use it with --kernels and this build of the program on machines with the same GPU",
+            options.bundle.display()
+        ));
+    }
+    strategy.workers().leave()
+}
+
+fn run<E: Send + 'static>(
+    data: &DistributedDataset<E>,
+    step: fn(Inputs<E>) -> Result<Losses>,
+) -> Result<()> {
+    data.first_and_last_update()
+        .try_for_each(|inputs| step(inputs).map(drop))
 }

@@ -1,5 +1,7 @@
 //! Starts this program in several processes with the MPI launcher.
 
+#[cfg(target_os = "linux")]
+mod orphans;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(not(feature = "remote"))]
@@ -40,7 +42,7 @@ const LAUNCHER: &str = "mpirun";
 /// Maximum workers per host, to bound memory.
 const MAX_WORKERS_PER_HOST: usize = 256;
 
-/// Time for the launcher to exit after a failure.
+/// Time for the launcher to exit after a failure, and for workers on this host to exit after the launcher.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Shell wrapper of a worker, whose program is `$0`. MPICH's launcher kills all workers as soon as one of
@@ -78,12 +80,26 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     // In its own process group, the launcher receives only the signals that this process forwards.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    #[cfg(target_os = "linux")]
+    let others = orphans::adopt();
     let cannot = || format!("cannot start {LAUNCHER}");
     let mut launcher = command.spawn().with_context(cannot)?;
-    let signal = pass_signals_to(launcher.id());
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let signal = pass_signals_to(launcher.id(), Arc::clone(&has_ended));
     let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
-    let status = wait(&mut launcher, &failed)?;
+    let ended = wait(&mut launcher, &failed);
+    has_ended.store(true, Ordering::Relaxed);
+    // One that comes during the wait for orphans has not stopped the launcher.
     let signal = signal.load(Ordering::Relaxed);
+    #[cfg(target_os = "linux")]
+    match &ended {
+        // It has waited for the workers; what they have started may go on.
+        Ok(status) if status.success() => {}
+        Ok(status) if status.code().is_some() => orphans::wait(GRACE, &others),
+        // It was killed, as the workers are then.
+        _ => orphans::wait(Duration::ZERO, &others),
+    }
+    let status = ended?;
     // A worker that could not save exits with 1.
     let stopped = !status.success() && status.code() != Some(1);
     if signal != 0 && stopped && !failed.load(Ordering::Relaxed) {
@@ -97,17 +113,17 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     Ok(())
 }
 
-/// Forwards stop signals as [`PASSED_ON`], then SIGKILL. Returns the first signal, or 0 until there is one.
-fn pass_signals_to(launcher: u32) -> Arc<AtomicI32> {
+/// Forwards stop signals as [`PASSED_ON`], then SIGKILL, until the launcher has ended. Returns the first signal, or 0
+/// until there is one.
+fn pass_signals_to(launcher: u32, has_ended: Arc<AtomicBool>) -> Arc<AtomicI32> {
     let first = Arc::new(AtomicI32::new(0));
     let noted = Arc::clone(&first);
     let mut signals = PASSED_ON.into_iter().chain(repeat("-KILL"));
     let mut last: Option<Instant> = None;
     let handler = move |number| {
         // Ignore duplicates, as many wrappers deliver a signal twice.
-        if last
-            .replace(Instant::now())
-            .is_some_and(|last| last.elapsed() < DUPLICATE)
+        let last = last.replace(Instant::now());
+        if last.is_some_and(|last| last.elapsed() < DUPLICATE) || has_ended.load(Ordering::Relaxed)
         {
             return;
         }
@@ -154,7 +170,7 @@ fn wait(launcher: &mut Child, failed: &AtomicBool) -> Result<ExitStatus> {
         if let Some(status) = launcher.try_wait()? {
             return Ok(status);
         }
-        if has_children(launcher.id()) {
+        if !children(launcher.id()).is_empty() {
             last_child = Some(Instant::now());
         }
         if last_child.is_some_and(|last: Instant| last.elapsed() > GRACE) {
@@ -176,14 +192,15 @@ fn wait(launcher: &mut Child, failed: &AtomicBool) -> Result<ExitStatus> {
     }
 }
 
-/// True if a process has children; Linux only, `false` elsewhere.
-fn has_children(process: u32) -> bool {
+/// The ids of a process's children, with those that have ended but nobody has waited for. Linux only, none
+/// elsewhere.
+fn children(process: u32) -> Vec<i32> {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
-    let mut threads = threads.into_iter().flatten().flatten();
-    threads.any(|thread| {
-        let children = fs::read(thread.path().join("children"));
-        children.is_ok_and(|children| !children.is_empty())
-    })
+    let threads = threads.into_iter().flatten().flatten();
+    let lists =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let words = lists.flat_map(|list| list.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    words.filter_map(|word| word.parse().ok()).collect()
 }
 
 /// The version output of the launcher.

@@ -7,7 +7,10 @@ use burn::{
 };
 use rand::RngExt;
 
-use crate::{anomalies::Watch, replica::replica_context};
+use crate::{
+    anomalies::Watch,
+    replica::{ReplicaContext, replica_context},
+};
 
 /// Dropout: zeroes values at random during training, and scales the others up to keep their mean.
 ///
@@ -42,18 +45,23 @@ impl Dropout {
         if !training || probability == 0.0 {
             return input;
         }
-        let scale = (1.0 / (1.0 - probability)) as f32;
         let replica = replica_context().expect("dropout draws from the stream of its replica");
-        let mask: Vec<f32> = replica.with_random(|random| {
-            let mut draw = || f32::from(!random.random_bool(probability)) * scale;
-            (0..input.shape().num_elements()).map(|_| draw()).collect()
-        });
+        let mask = mask(&replica, input.shape().num_elements(), probability);
         let device = input.device().without_autodiff();
         let mask = Tensor::from_data(TensorData::new(mask, input.shape()), &device);
         let watch = Watch::begin("dropout", None);
         let output = watch.input(input) * Tensor::from_inner(mask);
         watch.output(output)
     }
+}
+
+/// `len` factors from the random numbers of a replica: 0 with this probability, or else what keeps the mean.
+fn mask(replica: &ReplicaContext, len: usize, probability: f64) -> Vec<f32> {
+    let scale = (1.0 / (1.0 - probability)) as f32;
+    replica.with_random(|random| {
+        let mut draw = || f32::from(!random.random_bool(probability)) * scale;
+        (0..len).map(|_| draw()).collect()
+    })
 }
 
 #[cfg(test)]

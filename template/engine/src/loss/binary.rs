@@ -98,17 +98,22 @@ fn by_output<const D: usize>(weights: &[f32], logits: &Tensor<D>) -> Result<Tens
         "it has {len} weights of positive targets for logits of shape {shape:?}: one, or one for each output in \
          the second dimension"
     );
-    let is_weight = |weight: &f32| weight.is_finite() && *weight >= 0.0;
-    if let Some(weight) = weights.iter().find(|weight| !is_weight(weight)) {
-        anyhow::bail!(
-            "a weight of positive targets is {weight}; weights are finite, and 0 or more"
-        );
-    }
+    ensure_weights(weights)?;
     let mut dims = [1; D];
     if len > 1 {
         dims[1] = len;
     }
     Ok(Tensor::<1>::from_floats(weights, &logits.device()).reshape(dims))
+}
+
+fn ensure_weights(weights: &[f32]) -> Result<()> {
+    let is_weight = |weight: &f32| weight.is_finite() && *weight >= 0.0;
+    match weights.iter().find(|weight| !is_weight(weight)) {
+        None => Ok(()),
+        Some(weight) => anyhow::bail!(
+            "a weight of positive targets is {weight}; weights are finite, and 0 or more"
+        ),
+    }
 }
 
 /// The binary cross-entropy of each logit: (1 - t) · x - (1 + (w - 1) · t) · log σ(x), of the same shape.

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     anomalies::Watch,
-    replica::{is_cpu, read_all, replica_context},
+    device::{is_cpu, read_all},
+    replica::replica_context,
 };
 
 pub use binary::BinaryCrossentropy;

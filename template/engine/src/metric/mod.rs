@@ -1,5 +1,6 @@
 //! Metrics whose states merge over replicas and processes.
 
+mod best;
 mod classification;
 mod mean;
 mod regression;
@@ -8,6 +9,7 @@ mod unread;
 
 use anyhow::{Result, ensure};
 
+pub use best::{Best, Goal};
 pub use classification::{
     Area, AreaUnderRoc, AveragePrecision, BinaryRanking, CalibrationError, ConfusionMatrix,
     HasLabels, MulticlassAreaUnderRoc, PrecisionArea, RocArea, Statistic,

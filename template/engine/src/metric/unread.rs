@@ -5,7 +5,7 @@ use std::mem;
 use anyhow::Result;
 use burn::tensor::Tensor;
 
-use crate::replica::{is_cpu, read_all};
+use crate::device::{is_cpu, read_all};
 
 /// Bounds from which all tensors are read at once: their values on the GPU, of 4 MiB, and their number.
 const VALUES: usize = 1 << 20;

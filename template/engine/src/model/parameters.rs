@@ -11,7 +11,7 @@ use burn::{
 use super::frozen::is_frozen;
 use crate::{
     bytes::to_bytes,
-    replica::{is_cpu, read_all},
+    device::{is_cpu, read_all},
 };
 
 /// The path and values of each trainable parameter, in the order of
@@ -28,10 +28,14 @@ pub fn named_parameters<M: Module>(model: &M) -> Vec<(String, Vec<f32>)> {
 /// # Panics
 /// A device failed.
 pub fn hash_parameters<M: Module>(model: &M) -> u64 {
-    let mut hash = DefaultHasher::new();
     // Running statistics differ between replicas.
-    for (_, values) in named_parameters(model) {
-        hash.write(&to_bytes(&values));
+    hash(&named_parameters(model))
+}
+
+fn hash(named: &[(String, Vec<f32>)]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    for (_, values) in named {
+        hash.write(&to_bytes(values));
     }
     hash.finish()
 }
@@ -109,11 +113,17 @@ pub(crate) fn first_non_finite<M: Module>(
     if sums_are_finite(&found.values)? {
         return Ok(None);
     }
-    let first = |(path, values): (String, Vec<f32>)| {
-        let value = values.into_iter().find(|value| !value.is_finite())?;
-        Some((path, value))
-    };
-    Ok(read(found)?.into_iter().find_map(first))
+    Ok(first_non_finite_of(read(found)?))
+}
+
+fn first_non_finite_of(named: Vec<(String, Vec<f32>)>) -> Option<(String, f32)> {
+    let first = |(path, values): (String, Vec<f32>)| Some((path, non_finite(&values)?));
+    named.into_iter().find_map(first)
+}
+
+/// The first value that is not finite.
+pub(crate) fn non_finite(values: &[f32]) -> Option<f32> {
+    values.iter().copied().find(|value| !value.is_finite())
 }
 
 /// True if tensors on the CPU have finite sums, and so finite values. A sum reads memory once, where a read of

@@ -21,7 +21,8 @@ pub fn running_statistics<M: Module>(model: &M) -> Vec<f32> {
     }
     // Burn merges pending updates of running values only in `valid`.
     let read = read_parameters(&model.valid(), |id, _| buffers.contains(&id)).into_iter();
-    read.flat_map(|(_, values)| values).collect()
+    let values: Vec<_> = read.map(|(_, values)| values).collect();
+    values.concat()
 }
 
 /// True if `model` has running statistics, which its clones share.

@@ -8,8 +8,8 @@ use burn::{
 use rayon::prelude::*;
 
 use crate::{
-    comm::{PIECE, on_all_threads},
-    replica::read_data,
+    device::read_data,
+    threads::{PIECE, on_all_threads},
     vectors::vectorized,
 };
 
@@ -198,7 +198,20 @@ impl Step {
     ) -> (Tensor<D>, [Tensor<D>; 2]) {
         let shape = tensor.shape();
         let [mut weights, gradient] = [tensor, gradient].map(values);
-        let [mut moment_1, mut moment_2] = moments.map(values);
+        let mut moments = moments.map(values);
+        self.update_all(&mut weights, &gradient, &mut moments);
+        let tensor =
+            |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
+        (tensor(weights), moments.map(tensor))
+    }
+
+    /// Updates a parameter on all threads.
+    fn update_all(
+        &self,
+        weights: &mut [f32],
+        gradient: &[f32],
+        [moment_1, moment_2]: &mut [Vec<f32>; 2],
+    ) {
         on_all_threads(weights.len(), || {
             let moments = moment_1
                 .par_chunks_mut(PIECE)
@@ -211,9 +224,6 @@ impl Step {
                     vectorized!(self.update(weights, gradient, moments));
                 });
         });
-        let tensor =
-            |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
-        (tensor(weights), [moment_1, moment_2].map(tensor))
     }
 
     /// Updates a piece of a parameter, with its gradient and moments.

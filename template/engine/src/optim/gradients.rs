@@ -15,14 +15,14 @@ use burn::{
 };
 use indexmap::IndexMap;
 
+use super::updates::{set_gradient_norm, set_unread_gradient_norm};
 use crate::{
     comm::{
         ExchangePrecision,
         buckets::{Buckets, Flat, Place, places},
         collective::Collective,
     },
-    globals,
-    replica::{read_all, updates_between_reads},
+    device::{read_all, updates_between_reads},
 };
 
 /// The policy for gradients that are not finite after the sum over replicas.
@@ -157,6 +157,22 @@ impl Error for NotFinite {}
 const LOOK_FOR: &str = "look for a division by zero, a logarithm of zero or a learning rate that is too high, or \
                         choose another `NonFinite` policy at TODO(train.gradients)";
 
+/// Copies the gradients of a model into its buckets.
+///
+/// # Errors
+/// The number of values differs.
+fn fill(buckets: &mut [Vec<f32>], values: &[f32]) -> Result<()> {
+    let len: usize = buckets.iter().map(Vec::len).sum();
+    ensure!(
+        values.len() == len,
+        "{} gradients came, and the model has {len} parameters",
+        values.len()
+    );
+    let slots = buckets.iter_mut().flatten();
+    slots.zip(values).for_each(|(slot, value)| *slot = *value);
+    Ok(())
+}
+
 fn norm_of(squares: &[f32]) -> f64 {
     squares.iter().copied().map(f64::from).sum::<f64>().sqrt()
 }
@@ -205,15 +221,7 @@ impl FlatGradients {
         let flatten = Flatten::visit(model, Gradients::new());
         let places = places(&flatten.flat);
         let mut buckets = Buckets::zeros(&places);
-        let host = buckets.host()?;
-        let len: usize = host.iter().map(Vec::len).sum();
-        ensure!(
-            values.len() == len,
-            "{} gradients came, and the model has {len} parameters",
-            values.len()
-        );
-        let slots = host.iter_mut().flatten();
-        slots.zip(values).for_each(|(slot, value)| *slot = *value);
+        fill(buckets.host()?, values)?;
         Ok(Self::in_buckets(buckets, flatten.parameters, places))
     }
 
@@ -294,7 +302,7 @@ impl FlatGradients {
             let parameters = self.parameters.iter();
             let parameters = parameters.map(|one| (Arc::clone(&one.path), one.place.bucket));
             let parameters = parameters.collect();
-            globals::set_unread_gradient_norm(squares, NormCheck { policy, parameters })?;
+            set_unread_gradient_norm(squares, NormCheck { policy, parameters })?;
             if policy == NonFinite::Zero {
                 self.norm = Norm::default();
                 self.buckets.zero_non_finite();
@@ -302,7 +310,7 @@ impl FlatGradients {
             return Ok(true);
         }
         let norm = self.norm()?;
-        globals::set_gradient_norm(norm);
+        set_gradient_norm(norm);
         if norm.is_finite() {
             return Ok(true);
         }
@@ -508,7 +516,10 @@ mod tests {
     use burn::tensor::{Device, Int};
 
     use super::*;
-    use crate::comm::buckets::BUCKET_LEN;
+    use crate::{
+        comm::buckets::BUCKET_LEN,
+        optim::{gradient_norm, read_gradient_norms, set_step},
+    };
 
     #[derive(Module, Debug)]
     struct Weights {
@@ -662,24 +673,24 @@ mod tests {
     #[test]
     fn reports_see_the_norm_from_before_clipping() {
         for new in BOTH {
-            globals::set_step(1);
-            assert_eq!(globals::gradient_norm().unwrap(), None);
+            set_step(1);
+            assert_eq!(gradient_norm().unwrap(), None);
             let mut gradients = gradients([1.5, 2.0], new); // [3, 4], norm 5
             assert!(gradients.handle_non_finite(NonFinite::Error).unwrap());
             gradients.clip_by_global_norm(1.0);
-            assert_eq!(globals::gradient_norm().unwrap(), Some(5.0));
+            assert_eq!(gradient_norm().unwrap(), Some(5.0));
         }
     }
 
     /// As on a GPU, whose queue a read would empty.
     #[test]
     fn gradients_on_devices_are_checked_and_clipped_without_a_read() {
-        globals::set_step(3);
+        set_step(3);
         let mut gradients = gradients([1.5, 2.0], FlatGradients::on_devices); // [3, 4], norm 5
         assert!(gradients.handle_non_finite(NonFinite::Error).unwrap());
         gradients.clip_by_global_norm(1.0);
         assert_eq!(gradients.norm.read, None);
-        assert_eq!(globals::gradient_norm().unwrap(), Some(5.0));
+        assert_eq!(gradient_norm().unwrap(), Some(5.0));
         let clipped = listed(&gradients)[0].1.clone();
         assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
     }
@@ -709,10 +720,10 @@ mod tests {
     fn what_is_not_finite_is_named_skipped_or_zeroed() {
         for new in BOTH {
             let broken = || gradients([f32::INFINITY, 2.0], new);
-            globals::set_step(7);
+            set_step(7);
             let error = broken()
                 .handle_non_finite(NonFinite::Error)
-                .and_then(|_| globals::read_gradient_norms())
+                .and_then(|_| read_gradient_norms())
                 .unwrap_err()
                 .to_string();
             let expected = match broken().are_on_devices() {

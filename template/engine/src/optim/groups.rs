@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamGroup, ParamGroupError, ParamId},
     optim::{
@@ -13,12 +13,7 @@ use burn::{
 };
 use indexmap::IndexMap;
 
-use crate::{
-    globals,
-    model::{freeze, named_ids},
-    similar::nearest,
-    task::{Task, TrainState},
-};
+use crate::similar::nearest;
 
 /// Names in a list of a message.
 const LISTED: usize = 12;
@@ -130,7 +125,10 @@ pub(super) fn parameters_of(
 }
 
 /// The parameters that match a regular expression; otherwise what is wrong with it.
-fn matching(pattern: &str, parameters: &[(String, ParamId)]) -> Result<Vec<ParamId>, String> {
+pub(crate) fn matching(
+    pattern: &str,
+    parameters: &[(String, ParamId)],
+) -> Result<Vec<ParamId>, String> {
     let group = ParamGroup::from_regex(pattern)
         .map_err(|error| format!("{pattern:?} is no regular expression: {}", reason(&error)))?;
     let matching = parameters
@@ -166,50 +164,6 @@ fn hint(pattern: &str, parameters: &[(String, ParamId)]) -> String {
             format!(", whose first are {}", listed.join(", "))
         }
     }
-}
-
-/// Gives the optimizers of `trainable` the parameters of their groups, unless they have them. Returns the parameters
-/// to freeze.
-///
-/// # Errors
-/// Groups do not match the model.
-pub(crate) fn assign_groups(
-    trainable: &mut impl TrainState<Model: Module>,
-) -> Result<HashSet<ParamId>> {
-    let mut optimizers = trainable.optimizers_mut().into_iter();
-    if optimizers.all(|(_, optimizer)| optimizer.has_parameters_of_groups()) {
-        return Ok(HashSet::new());
-    }
-    let parameters = named_ids(trainable.model());
-    let mut frozen = HashSet::new();
-    for (_, optimizer) in trainable.optimizers_mut() {
-        frozen.extend(optimizer.assign_groups(&parameters)?);
-    }
-    Ok(frozen)
-}
-
-/// Freezes the parameters that `--freeze` names, on all replicas.
-///
-/// # Errors
-/// A pattern is no regular expression or matches no parameter, or no parameter is left to train.
-pub(crate) fn freeze_named<T: Task>(patterns: &[String]) -> Result<()> {
-    if patterns.is_empty() {
-        return Ok(());
-    }
-    let strategy = globals::strategy()?;
-    let model = strategy.run_on_first(|_| globals::model::<T>())?;
-    let parameters = named_ids(&model);
-    let mut named = HashSet::new();
-    for pattern in patterns {
-        match matching(pattern, &parameters) {
-            Ok(ids) => named.extend(ids),
-            Err(problem) => bail!("--freeze {problem}"),
-        }
-    }
-    freeze(model, &named).map_err(|error| anyhow!("--freeze: {error}"))?;
-    let ids = Arc::new(named);
-    strategy.run_on_all(move |_| globals::update_model::<T>(|model| freeze(model, &ids)))?;
-    Ok(())
 }
 
 /// `rates` with those of some parameters multiplied by `factors`.

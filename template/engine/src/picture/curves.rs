@@ -11,7 +11,7 @@ use plotters::{
 };
 use serde_json::{Map, Value};
 
-use crate::{files::whole_file, globals::Split};
+use crate::{files::whole_file, split::Split};
 
 /// Size in pixels of the panel of one metric.
 pub(super) const PANEL: (u32, u32) = (520, 340);

@@ -10,7 +10,7 @@ use std::{ops::Range, path::Path};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Tensor;
 
-use crate::{files::whole_file, replica::read_data};
+use crate::{device::read_data, files::whole_file};
 
 /// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,18 @@ use plotters::{
 };
 
 use super::curves::{Area, TEXT, title, values_with_room};
-use crate::{files::whole_file, rate_finder::Point};
+use crate::files::whole_file;
+
+/// An update of a search for a learning rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// The learning rate of the update.
+    pub rate: f64,
+    /// The loss before it.
+    pub loss: f64,
+    /// The smoothed loss; as the loss itself where that is not finite.
+    pub smoothed: f64,
+}
 
 /// Size in pixels.
 const SIZE: (u32, u32) = (760, 420);

@@ -12,7 +12,7 @@ use plotters::{
 use super::curves::{
     Area, COLUMNS, Curves, PANEL, TEXT, chart, epochs_with_room, title, values_with_room,
 };
-use crate::{files::whole_file, globals::Split};
+use crate::{files::whole_file, split::Split};
 
 /// Height of a line of the legend, in pixels.
 const LINE: u32 = 22;

@@ -5,10 +5,7 @@ mod stage;
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, channel},
-    },
+    sync::mpsc::{Receiver, Sender, channel},
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -23,55 +20,14 @@ use crate::{
     model::random_layers::begin_forward_pass,
     optim::Gradients,
     precision,
-    replica::{ReplicaContext, ReplicaThreads, replica_context},
+    replica::{ReplicaContext, replica_context},
 };
 
 pub use stage::{Activation, Stage, ensure_split, place};
 
-/// The pipeline stages of one replica's model. The last stage runs on the replica's own thread, with losses
-/// and metrics; each other stage has a thread of its own.
-///
-/// Source: Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism,
-/// NeurIPS 2019. The last stage runs the backward pass of a micro-batch as soon as its loss is known, which
-/// changes no result and keeps fewer activations: Narayanan et al., PipeDream-Flush, 2021.
-#[derive(Clone)]
-pub struct Pipeline {
-    threads: Arc<ReplicaThreads>,
-    /// Index of the thread of the first stage.
-    first: usize,
-    /// One per stage.
-    devices: Vec<Device>,
-    micro_batches: usize,
-}
+pub use crate::replica::Pipeline;
 
 impl Pipeline {
-    /// The pipeline of a replica with its stages on `devices`. All stages but the last run on `threads`,
-    /// from index `first`.
-    pub(super) fn new(
-        threads: Arc<ReplicaThreads>,
-        first: usize,
-        devices: Vec<Device>,
-        micro_batches: usize,
-    ) -> Self {
-        Pipeline {
-            threads,
-            first,
-            devices,
-            micro_batches,
-        }
-    }
-
-    /// The number of micro-batches into which a replica's shard of a batch is split, at most one per
-    /// example.
-    pub fn micro_batches(&self) -> usize {
-        self.micro_batches
-    }
-
-    /// The device of each stage.
-    pub fn devices(&self) -> &[Device] {
-        &self.devices
-    }
-
     /// Starts the stages on the prepared micro-batches of a batch.
     ///
     /// # Errors
@@ -334,6 +290,8 @@ impl<M: Module, B: Module> Drop for PipelinedStep<M, B> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use anyhow::bail;
     use burn::{
         module::Param,

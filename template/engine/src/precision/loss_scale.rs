@@ -3,7 +3,11 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{console::terminal, globals, optim::FlatGradients, replica::replica_context};
+use crate::{
+    console::terminal,
+    optim::{FlatGradients, step},
+    replica::replica_context,
+};
 
 /// The state of the loss scale, equal on all replicas.
 ///
@@ -99,7 +103,7 @@ pub(crate) fn accepts(gradients: &mut FlatGradients) -> Result<bool> {
         terminal::print(format_args!(
             "step {}: a gradient is not finite in float16; the update is skipped, and the loss scale falls \
              from {} to {}",
-            globals::step(),
+            step(),
             before.scale,
             after.scale
         ));

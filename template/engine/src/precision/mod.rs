@@ -16,11 +16,10 @@ mod loss_scale;
 mod tests;
 pub(crate) mod unrounded;
 
-use std::{cell::Cell, sync::Arc};
+use std::cell::Cell;
 
 use anyhow::{Result, bail};
-use burn::tensor::{Device, FloatDType};
-use clap::ValueEnum;
+use burn::tensor::Device;
 
 #[cfg(feature = "gpu")]
 pub(crate) use autocast::Cast;
@@ -29,47 +28,9 @@ pub use autocast::{matmul, scale_gradients};
 pub use loss_scale::LossScale;
 pub(crate) use loss_scale::accepts;
 
-use crate::{options::Options, strategy::Strategy, workers::Workers};
+use crate::{options::Options, workers::Workers};
 
-/// The values of `--precision`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// No rounding.
-    Float32,
-    /// 8 bits of precision and the range of float32.
-    Bfloat16,
-    /// 11 bits of precision and a small range, with a dynamic loss scale.
-    Float16,
-    /// `bfloat16` on GPUs that compute in it and CPUs with AVX-512-BF16, otherwise `float32`.
-    Auto,
-}
-
-/// A 16-bit type of matrix products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
-    /// The upper half of a float32.
-    Bfloat16,
-    /// IEEE 754 binary16.
-    Float16,
-}
-
-impl Half {
-    /// The type of tensors.
-    pub fn dtype(self) -> FloatDType {
-        match self {
-            Half::Bfloat16 => FloatDType::BF16,
-            Half::Float16 => FloatDType::F16,
-        }
-    }
-
-    /// The value of `--precision`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Half::Bfloat16 => "bfloat16",
-            Half::Float16 => "float16",
-        }
-    }
-}
+pub use crate::{half::Half, options::Precision};
 
 impl Precision {
     /// The type of products on `device`; `None` for float32.
@@ -216,16 +177,9 @@ pub(crate) fn of_job(
     Ok(half.filter(|_| is_common))
 }
 
-/// Begins with this precision on all replicas of `strategy`.
-///
-/// # Errors
-/// A thread is gone.
-pub(crate) fn start(strategy: &Arc<dyn Strategy>, half: Option<Half>) -> Result<()> {
-    strategy.run_on_all(move |_| {
-        set(Active::starting(half));
-        Ok(())
-    })?;
-    Ok(())
+/// Begins a training on this thread, with products in `half`.
+pub(crate) fn begin_training(half: Option<Half>) {
+    set(Active::starting(half));
 }
 
 /// Computes in `--precision` on this thread, which has no strategy, as for `infer`.

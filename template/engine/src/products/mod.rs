@@ -5,7 +5,7 @@ pub mod matrix;
 
 use burn::tensor::f16;
 
-use crate::precision::Half;
+use crate::half::Half;
 use bfloat16::{multiply_bfloat16, multiply_rounded};
 use matrix::{Matrix, Threads, multiply};
 

@@ -1,15 +1,6 @@
 //! The loss over the learning rate, smoothed, and its steepest descent.
 
-/// An update of a sweep.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Point {
-    /// The learning rate of the update.
-    pub rate: f64,
-    /// The loss before it.
-    pub loss: f64,
-    /// The smoothed loss; as the loss itself where that is not finite.
-    pub smoothed: f64,
-}
+use crate::picture::rates::Point;
 
 /// The updates of a sweep.
 pub(crate) struct Curve(Vec<Point>);

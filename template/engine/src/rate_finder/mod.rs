@@ -19,17 +19,14 @@ use crate::{
     data::Datasets,
     files::whole_file,
     globals::{self, Split},
-    kernels::end_first_step,
     loss::Losses,
-    optim::{NotFinite, freeze_named},
+    optim::NotFinite,
     options::{FindLr, Options},
-    picture::rates,
+    picture::rates::{self, Point},
     task::{Task, TrainState},
-    training::Inputs,
+    training::{Inputs, end_first_step, freeze_named},
     weights::initialise,
 };
-
-pub(crate) use curve::Point;
 
 /// The fewest updates that make a curve.
 const FEWEST: usize = 10;

@@ -6,8 +6,9 @@ use burn::tensor::DeviceKind;
 use burn::tensor::{Device, DeviceType};
 
 use crate::{
-    kernels,
-    report::terminal,
+    console::terminal,
+    device::is_cpu,
+    kernel_cache,
     workers::{OnHost, Workers},
 };
 
@@ -31,7 +32,7 @@ const GPUS: &[DeviceType] = &[
 /// Software GPUs, such as Mesa's llvmpipe, are slower than the CPU backend and are ignored, unless
 /// `CUBECL_WGPU_DEFAULT_DEVICE=Cpu` is set, as in tests.
 pub fn visible_devices() -> Vec<Device> {
-    kernels::keep_by_default();
+    kernel_cache::keep_by_default();
     let wants_software = env::var("CUBECL_WGPU_DEFAULT_DEVICE").is_ok_and(|kind| kind == "Cpu");
     let counts = |device: &Device| wants_software || !is_software(device);
     let of_a_kind = |kind: &DeviceType| {
@@ -117,11 +118,6 @@ fn share_of(gpus: usize, host: OnHost) -> Result<Range<usize>> {
         }
     );
     Ok(share)
-}
-
-/// True for the CPU, which any number of replicas can share.
-pub fn is_cpu(devices: &[Device]) -> bool {
-    devices.len() == 1 && devices[0] == Device::flex()
 }
 
 /// The error of a GPU without memory or with an old driver, with advice, else `error`.

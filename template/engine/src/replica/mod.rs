@@ -1,11 +1,13 @@
 //! Replicas: their threads, their state, and the context in which their steps run.
 
+mod batch;
 mod devices;
 #[cfg(feature = "cuda")]
 mod no_cuda;
 mod open;
 mod per_replica;
-mod read;
+mod pipeline;
+mod shared_update;
 
 use std::{
     any::Any,
@@ -29,19 +31,21 @@ use rayon::ThreadPoolBuilder;
 
 use crate::{
     comm::{
-        CrossDeviceOps, ExchangePrecision, GradientServer, ReduceOp,
+        CrossDeviceOps, ExchangePrecision, GradientServer, ReduceOp, checks_replicas,
         polling::receive,
-        shared_update::{SharedUpdate, checks_replicas},
     },
-    data::{BatchInfo, stream},
-    pipeline::Pipeline,
+    random::stream,
+    threads::share_threads,
 };
 
-pub use devices::{chosen_devices, is_cpu, visible_devices};
+pub use batch::BatchInfo;
+pub use devices::{chosen_devices, visible_devices};
 pub(crate) use open::open_devices;
 pub use per_replica::PerReplica;
-pub use read::{read_all, read_data, reads};
-pub(crate) use read::{set_updates_between_reads, updates_between_reads};
+pub use pipeline::Pipeline;
+use shared_update::SharedUpdate;
+
+pub use crate::device::{is_cpu, read_all, read_data, reads};
 
 /// Per-replica state of the task `T`, created once and mirrored on every replica: losses, metrics, model and
 /// optimizer.
@@ -633,6 +637,9 @@ fn start_thread(
             };
             let _ = ready.send(Ok(()));
             let context = Rc::new(context());
+            if let Some(shared) = &context.shared_update {
+                share_threads(Arc::clone(&shared.threads));
+            }
             CONTEXT.set(Some(Rc::clone(&context)));
             while let Ok(job) = receive(&jobs) {
                 job(&context);

@@ -8,10 +8,8 @@ use std::{
 use anyhow::{Result, anyhow};
 use burn::tensor::Device;
 
-use super::{
-    devices::{is_cpu, with_advice},
-    panic_message,
-};
+use super::{devices::with_advice, panic_message};
+use crate::device::is_cpu;
 
 /// Opens `devices`, before anything else asks them. Nothing for the CPU and for devices of servers.
 ///

@@ -20,6 +20,7 @@ use crate::{
     checkpoint::{Checkpoints, Progress},
     console::{self, Bar},
     data::DistributedDataset,
+    device::{reads, set_updates_between_reads},
     files::{OutputLock, set_aside, whole_file},
     globals::{self, Split},
     loss::Losses,
@@ -27,7 +28,7 @@ use crate::{
     options::Options,
     picture::{Picture, Sample, curves, sample_sheet},
     precision,
-    replica::{Counted, reads, set_updates_between_reads},
+    replica::Counted,
     run_record::{self, RunRecord},
     task::Task,
     tensorboard,
@@ -185,7 +186,8 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that trackers, those of a project included, can record a run.
+    /// Checks that the trackers of the engine, by its features and options, and those of the project can record a
+    /// run.
     ///
     /// # Errors
     /// A tracker cannot record a run.
@@ -196,7 +198,11 @@ impl Report {
         resumes: bool,
     ) -> Result<()> {
         match self.speaks {
-            true => self.trackers.connect(options, own, resumes),
+            true => {
+                let engines = [tensorboard::tracker(), tracking::mlflow(options)?];
+                let all = engines.into_iter().flatten().chain(own);
+                self.trackers.connect(all.collect(), resumes)
+            }
             false => Ok(()),
         }
     }

@@ -17,7 +17,7 @@ use crate::{
     console::stdout::stdout,
     data::Collate,
     files::whole_file,
-    kernels,
+    kernel_cache,
     options::{Format, Infer, Options},
     precision,
     replica::{open_devices, visible_devices},
@@ -42,17 +42,17 @@ pub fn infer<T: Task, P: Serialize>(
     read: impl Fn(&Path) -> Result<Vec<T::Example>>,
     predict: impl Fn(&T::Model, T::Batch) -> Result<Vec<P>>,
 ) -> Result<()> {
-    kernels::keep(options)?;
+    kernel_cache::keep(options)?;
     let device = visible_devices().remove(0);
     open_devices(slice::from_ref(&device))?;
     precision::begin_inference(options, &device)?;
-    kernels::await_first_step(slice::from_ref(&device), true)?;
+    kernel_cache::await_first_step(slice::from_ref(&device), true)?;
     let checkpoint = Checkpoints::new::<T>(options).find(&infer.checkpoint)?;
     checkpoint.note_averaged_predictions()?;
     let model = checkpoint.load_model(model(&device))?.valid();
     predict_files(infer, BATCH, read, |examples| {
         let predictions = predict(&model, T::Batch::collate(examples.to_vec(), &device)?);
-        kernels::note_first_step();
+        kernel_cache::note_first_step();
         predictions
     })
 }

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use serde_json::{Value, json};
 
 use super::RunRecord;
-use crate::globals::Split;
+use crate::{command_line::shown, split::Split};
 
 /// Options that do not change the result of training.
 pub(crate) const NOT_COMPARED: [&str; 3] = ["--config", "--resume", "--output-dir"];
@@ -130,17 +130,6 @@ pub(crate) fn is_same(left: &Value, right: &Value) -> bool {
             (left - right).abs() <= 1e-12 * left.abs().max(right.abs())
         }
         _ => left == right,
-    }
-}
-
-/// A value as on a command line.
-pub(crate) fn shown(value: &Value) -> String {
-    match value {
-        Value::Null => "none".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(values) if values.is_empty() => "none".to_owned(),
-        Value::Array(values) => values.iter().map(shown).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
     }
 }
 

@@ -2,30 +2,31 @@
 //! compared with the run that saved its checkpoint.
 
 pub(crate) mod compare;
-mod options;
 mod program;
+mod run_file;
 mod split;
 
 use std::{env, process, time::SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    checkpoint::Checkpoint, data::Datasets, globals, options::Options as EngineOptions, precision,
-    weights::InitialWeights,
+    command_line::{self, parsed},
+    data::Datasets,
+    globals,
+    options::Options as EngineOptions,
+    precision, system,
 };
-pub(crate) use compare::{NOT_COMPARED, is_same, shown};
-#[cfg(test)]
-pub(crate) use options::options;
-pub(crate) use options::package;
-pub(crate) use options::{matches, program, run_file};
-
-pub use options::{OptionRecord, Options, Package, Source, parse, settings_of_job};
-pub use program::{Git, Program, host, utc};
+pub(crate) use compare::{NOT_COMPARED, is_same};
+pub use program::{Git, Program};
+pub use run_file::RunFile;
 pub use split::SplitRecord;
+
+pub use crate::command_line::{OptionRecord, Options, Package, Source, parse, settings_of_job};
+pub(crate) use crate::command_line::{matches, package, program, shown};
 
 /// The metadata of a run. Fields that an older version of the program did not record have default values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,6 +83,22 @@ pub struct ResumedFrom {
     pub step: usize,
 }
 
+/// The file that the weights of a training started from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InitialWeights {
+    /// Path of the file, or of the folder of a checkpoint.
+    pub file: String,
+    /// SHA-256 of the file; of its model for a checkpoint.
+    pub sha256: String,
+}
+
+/// The options for `run.toml`; `None` if [`parse`] was not called, as in tests.
+pub(crate) fn run_file() -> Option<RunFile> {
+    let (program, matches) = command_line::program()?;
+    Some(RunFile::new(program, matches, &parsed()?))
+}
+
 impl RunRecord {
     /// The metadata of this run; on the thread of `main`, once the strategy is registered. Needs no
     /// communication: one process of a job can record it for all.
@@ -93,7 +110,7 @@ impl RunRecord {
         datasets: &Datasets<E>,
     ) -> Result<Self> {
         let strategy = globals::strategy()?;
-        let (workers, host) = (strategy.workers(), program::host());
+        let (workers, host) = (strategy.workers(), system::host());
         let hosts = match (workers.count(), &host) {
             (1, Some(host)) => vec![host.clone()],
             _ => workers.hosts().to_vec(),
@@ -102,14 +119,14 @@ impl RunRecord {
         let directory = env::current_dir().ok();
         let words = env::args_os();
         Ok(RunRecord {
-            started: program::utc(SystemTime::now()),
+            started: system::utc(SystemTime::now()),
             host,
             pid: process::id(),
             program: Program::this(),
             git: Git::of_sources(),
             command_line: words.map(|word| word.to_string_lossy().into()).collect(),
             working_directory: directory.map(|path| path.display().to_string()),
-            options: options::parsed(),
+            options: parsed(),
             seed: Some(options.seed),
             strategy: kind.map(|kind| kind.get_name().to_owned()),
             replicas: Some(strategy.num_replicas()),
@@ -126,25 +143,6 @@ impl RunRecord {
             resumed_from: None,
             ended_early: None,
         })
-    }
-
-    /// Records the checkpoint that this run resumes from, and returns one line per value that differs from
-    /// the run that saved it.
-    ///
-    /// # Errors
-    /// The data differ from those of that run.
-    pub fn resume(&mut self, checkpoint: &Checkpoint) -> Result<Vec<String>> {
-        self.resumed_from = Some(ResumedFrom {
-            checkpoint: checkpoint.path.display().to_string(),
-            step: checkpoint.manifest.progress.step,
-        });
-        let Some(earlier) = &checkpoint.manifest.run else {
-            return Ok(Vec::new());
-        };
-        self.initial_weights.clone_from(&earlier.initial_weights);
-        self.ensure_same_data(earlier)
-            .with_context(|| format!("cannot use the checkpoint {}", checkpoint.path.display()))?;
-        Ok(self.differences(earlier))
     }
 
     /// The metadata as a Markdown table, for TensorBoard's text tab.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     anomalies::detect_anomalies,
     comm::{ExchangePrecision, check_replicas},
-    kernels,
+    kernel_cache,
     options::{Options, StrategyKind},
     precision::{self, Half},
     replica::open_devices,
@@ -34,13 +34,13 @@ pub fn create_strategy<T: Task>(
 ) -> Result<Arc<dyn Strategy>> {
     options.ensure_fit_together()?;
     ensure_options_fit(options)?;
-    kernels::keep(options)?;
+    kernel_cache::keep(options)?;
     let half = Cell::new(None);
     let create_devices = |options: &Options, workers: &dyn Workers| {
         let devices = create_devices(options, workers)?;
         open_devices(&devices)?;
         half.set(precision::of_job(options.precision, &devices, workers)?);
-        kernels::await_first_step(&devices, workers.is_chief())?;
+        kernel_cache::await_first_step(&devices, workers.is_chief())?;
         anyhow::Ok(devices)
     };
     if options.check_replicas {
@@ -90,7 +90,7 @@ pub fn create_strategy<T: Task>(
     Ok(strategy)
 }
 
-/// Begins on all replicas, with products in `half`.
+/// Begins on all replicas: gradients are exchanged in `--exchange-precision`, and products are in `half`.
 ///
 /// # Errors
 /// A thread is gone.
@@ -102,9 +102,10 @@ pub(super) fn begin(
     let exchange = options.exchange_precision;
     strategy.run_on_all(move |replica| {
         replica.set_exchange(exchange);
+        precision::begin_training(half);
         Ok(())
     })?;
-    precision::start(strategy, half)
+    Ok(())
 }
 
 /// Refuses options that the chosen strategy would ignore.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
-use super::Strategy;
+use super::{Strategy, collective::ensure_connected};
 use crate::{
     comm::{
         SharedMemory,
-        collective::{CrossDevice, connect, ensure_connected},
+        collective::{CrossDevice, connect},
     },
     replica::ReplicaThreads,
     workers::{Alone, Workers},

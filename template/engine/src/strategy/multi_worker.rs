@@ -9,11 +9,11 @@ use std::{
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
-use super::Strategy;
+use super::{Strategy, collective::ensure_connected};
 use crate::{
     comm::{
         CrossDeviceOps, ExchangePrecision, ReduceOp, SharedMemory,
-        collective::{Collective, CrossDevice, connect, ensure_connected},
+        collective::{Collective, CrossDevice, connect},
         cross_device_ops::add_bucket,
     },
     replica::{Part, ReplicaThreads, Role},

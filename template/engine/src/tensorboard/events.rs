@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, Result};
 use prost::Message;
 
-use crate::{picture::Picture, run_record};
+use crate::{picture::Picture, system};
 
 /// Buckets of a histogram, as in `tf.summary.histogram`.
 const BUCKETS: usize = 30;
@@ -211,7 +211,7 @@ fn second_of(name: &str) -> Option<u64> {
 /// The host name, sanitized for a file name; `local` if unknown.
 fn host() -> String {
     let is_plain = |character: &char| character.is_ascii_alphanumeric() || *character == '-';
-    let name = run_record::host().unwrap_or_default();
+    let name = system::host().unwrap_or_default();
     let name: String = name.chars().filter(is_plain).collect();
     match name.is_empty() {
         true => "local".into(),

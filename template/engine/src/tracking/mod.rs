@@ -13,8 +13,8 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::{
-    console::terminal, globals::Split, metric::MergedMetric, options::Options, picture::Picture,
-    run_record::RunRecord, tensorboard,
+    console::terminal, metric::MergedMetric, options::Options, picture::Picture,
+    run_record::RunRecord, split::Split,
 };
 pub(crate) use parameters::parameters;
 
@@ -154,19 +154,12 @@ impl Trackers {
         }
     }
 
-    /// Adds the trackers of the engine, by its features and options, and those of the project.
+    /// Adds `trackers`, and connects all.
     ///
     /// # Errors
     /// A tracker cannot record a run.
-    pub fn connect(
-        &mut self,
-        options: &Options,
-        own: Vec<Box<dyn Tracker>>,
-        resumes: bool,
-    ) -> Result<()> {
-        self.all.extend(tensorboard::tracker());
-        self.all.extend(mlflow(options)?);
-        self.all.extend(own);
+    pub fn connect(&mut self, trackers: Vec<Box<dyn Tracker>>, resumes: bool) -> Result<()> {
+        self.all.extend(trackers);
         self.each(|tracker| tracker.connect(resumes))
     }
 
@@ -221,7 +214,7 @@ impl Drop for Trackers {
 
 /// The tracker of `--mlflow`, if given.
 #[cfg(feature = "mlflow")]
-fn mlflow(options: &Options) -> Result<Option<Box<dyn Tracker>>> {
+pub(crate) fn mlflow(options: &Options) -> Result<Option<Box<dyn Tracker>>> {
     let Some(uri) = &options.mlflow else {
         return Ok(None);
     };
@@ -234,7 +227,7 @@ fn mlflow(options: &Options) -> Result<Option<Box<dyn Tracker>>> {
 }
 
 #[cfg(not(feature = "mlflow"))]
-fn mlflow(options: &Options) -> Result<Option<Box<dyn Tracker>>> {
+pub(crate) fn mlflow(options: &Options) -> Result<Option<Box<dyn Tracker>>> {
     anyhow::ensure!(
         options.mlflow.is_none(),
         "--mlflow needs a program that is built with `--features mlflow`"

@@ -96,9 +96,8 @@ fn a_training_that_fails_says_so_and_one_that_never_starts_says_nothing() {
     let notes = Notes::default();
     let folder = tempfile::tempdir().unwrap();
     let mut trackers = Trackers::none(folder.path());
-    let options = test_task::options(&[]);
     trackers
-        .connect(&options, vec![Box::new(notes.clone())], false)
+        .connect(vec![Box::new(notes.clone())], false)
         .unwrap();
     drop(trackers);
     assert_eq!(notes.0.take(), ["connect false"]);

@@ -3,13 +3,12 @@
 use anyhow::Result;
 use indexmap::IndexMap;
 
-use super::Inputs;
+use super::{Inputs, end_first_step};
 use crate::{
     checkpoint::interrupt,
     data::{DistributedDataset, Epoch},
     ema::{self, Weights},
     globals::{self, Split},
-    kernels,
     loss::Losses,
     report::Report,
     task::Task,
@@ -77,7 +76,7 @@ impl<'a, T: Task> Evaluation<'a, T> {
         step: impl FnOnce(Inputs<T::Example>) -> Result<Losses>,
     ) -> Result<bool> {
         let losses = step(inputs)?;
-        kernels::end_first_step(&losses)?;
+        end_first_step(&losses)?;
         self.report.step(&losses);
         let is_stopped = interrupt::agreed(None)?.is_some();
         if is_stopped {

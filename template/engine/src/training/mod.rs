@@ -1,7 +1,10 @@
 //! The training loop: epochs, updates, callbacks, validation, checkpoints and stop requests.
 
+mod anomalies;
 mod callbacks;
 mod evaluation;
+mod first_step;
+mod freeze;
 mod observation;
 mod stopping;
 pub(crate) mod update;
@@ -17,14 +20,13 @@ use crate::{
         interrupt::{self, Stop},
     },
     data::{BatchInfo, Datasets, DistributedDataset, Epoch, Shard},
+    device::updates_between_reads,
     ema::{self, EmaConfig},
     globals::{self, Split, erased},
-    kernels,
     loss::Losses,
-    optim::freeze_named,
     options::Options,
     precision::{self, LossScale},
-    replica::{PerReplica, updates_between_reads},
+    replica::PerReplica,
     report::Report,
     run_record::RunRecord,
     task::Task,
@@ -34,9 +36,12 @@ use crate::{
 
 pub use callbacks::{CallbackContext, Callbacks};
 pub use evaluation::Evaluation;
+pub(crate) use first_step::end_first_step;
+pub(crate) use freeze::freeze_named;
 use stopping::Stopping;
-pub use stopping::StoppingState;
 pub use update::{apply_gradients, train_shard, update_parameters};
+
+pub use crate::checkpoint::StoppingState;
 
 /// A global batch, sharded over the replicas of this process.
 pub type Inputs<E> = PerReplica<Shard<E>>;
@@ -271,7 +276,7 @@ impl<'a, T: Task> Training<'a, T> {
     }
 
     fn after_batch(&mut self, batch: BatchInfo, losses: Losses) -> Result<bool> {
-        kernels::end_first_step(&losses)?;
+        end_first_step(&losses)?;
         self.report.step(&losses);
         self.losses.push(losses);
         if !batch.completes_update {

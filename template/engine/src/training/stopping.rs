@@ -7,34 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
 
-use crate::{checkpoint::Best, options::Options};
-
-/// The state of early stopping and of the time limit in a checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StoppingState {
-    /// Seconds of training in all resumed runs, each up to its last checkpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    seconds: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    early: Option<EarlyStopping>,
-}
-
-/// The state of early stopping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct EarlyStopping {
-    /// The best value of the metric so far, as a bit pattern, since decimal digits would round it.
-    best: Option<u64>,
-    /// Validations in a row without a better value.
-    wait: usize,
-}
-
-impl EarlyStopping {
-    fn best(&self) -> Option<f64> {
-        self.best.map(f64::from_bits)
-    }
-}
+use crate::{
+    checkpoint::{Best, EarlyStopping, StoppingState},
+    options::Options,
+};
 
 /// Decides whether a training ends before its last epoch.
 pub struct Stopping {

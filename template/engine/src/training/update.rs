@@ -2,11 +2,15 @@
 
 use anyhow::Result;
 
-use super::observation::{Size, observe};
+use super::{
+    anomalies::checked,
+    observation::{Size, observe},
+};
 use crate::{
-    anomalies::{check_images, checked, detects_anomalies},
+    anomalies::{check_images, detects_anomalies},
     comm::ReduceOp,
-    data::{Collate, Shard},
+    data::Shard,
+    distribution::Strategy,
     ema, globals,
     loss::Losses,
     optim::{FlatGradients, Gradients},
@@ -14,8 +18,7 @@ use crate::{
     pipeline::Pipeline,
     precision,
     replica::{PerReplica, replica_context},
-    strategy::Strategy,
-    task::{Task, TrainState},
+    task::{Collate, Task, TrainState},
 };
 
 impl dyn Strategy {

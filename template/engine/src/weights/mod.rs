@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::{Files, MODEL, Which, load_model, model_files},
     globals,
-    model::{first_non_finite, running_statistics, trains_or_is_frozen},
+    model::{first_non_finite, non_finite, running_statistics, trains_or_is_frozen},
     options::{Export, Options, WeightFormat},
     task::Task,
 };
@@ -30,21 +30,7 @@ use file::WeightFile;
 
 pub use export::export;
 
-/// Renames for names in files of other programs: pairs of a regular expression and its replacement, in which `$1`
-/// is the first group. All are applied to each name, in order.
-///
-/// Source: [`burn_store::KeyRemapper`].
-pub type WeightNames = &'static [(&'static str, &'static str)];
-
-/// The file that the weights of a training started from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct InitialWeights {
-    /// Path of the file, or of the folder of a checkpoint.
-    pub file: String,
-    /// SHA-256 of the file; of its model for a checkpoint.
-    pub sha256: String,
-}
+pub use crate::{run_record::InitialWeights, task::WeightNames};
 
 /// The initial weights of all processes.
 #[derive(Serialize, Deserialize)]
@@ -203,7 +189,7 @@ fn ensure_finite<M: Module>(model: &M) -> Result<()> {
         bail!("its `{path}` holds {value}");
     }
     let statistics = running_statistics(&model);
-    if let Some(value) = statistics.iter().find(|value| !value.is_finite()) {
+    if let Some(value) = non_finite(&statistics) {
         bail!("its running statistics hold {value}");
     }
     Ok(())

@@ -15,9 +15,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-#[cfg(not(test))]
-use crate::checkpoint::interrupt::exit_at_once;
 use crate::console::terminal;
+#[cfg(not(test))]
+use crate::signals::exit_at_once;
 
 /// Heartbeat interval.
 const BEAT: Duration = Duration::from_millis(500);

@@ -2,17 +2,23 @@
 
 mod prefetch;
 mod shard;
+mod strategy;
 
 use std::{ops::Range, sync::Arc};
 
 use anyhow::{Result, ensure};
-use rand::{rngs::StdRng, seq::SliceRandom};
+use rand::rngs::StdRng;
 
 use self::{prefetch::Prefetch, shard::Place};
-use super::{dataset::Shared, stream};
-use crate::replica::PerReplica;
+use super::dataset::Shared;
+use crate::{
+    random::{shuffled, stream},
+    replica::PerReplica,
+};
 
-pub use shard::{Collate, Shard};
+pub use shard::Shard;
+
+pub use crate::{replica::BatchInfo, task::Collate};
 
 /// Default number of prefetched batches; more than one, as reading times vary.
 const PREFETCH: usize = 2;
@@ -62,27 +68,6 @@ impl<E> Clone for BatchOptions<E> {
             ..*self
         }
     }
-}
-
-/// Metadata of a global batch, known on every replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchInfo {
-    /// Seed of all random numbers.
-    pub seed: u64,
-    /// The epoch, from 1.
-    pub epoch: usize,
-    /// Examples before the batch in the endless stream of passes over the dataset.
-    pub position: usize,
-    /// Examples in the batch, over all replicas.
-    pub examples: usize,
-    /// Examples in all batches of the update, over all replicas.
-    pub examples_in_update: usize,
-    /// Batches of the update.
-    pub batches_in_update: usize,
-    /// Whether the batch is the last one of its update.
-    pub completes_update: bool,
-    /// Whether the batch is the last one of its epoch.
-    pub ends_epoch: bool,
 }
 
 /// A dataset in global batches, each sharded over the replicas.
@@ -309,11 +294,11 @@ impl<E> Batches<E> {
     }
 
     fn order_of(&self, pass: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.dataset.len()).collect();
-        if self.options.shuffle {
-            order.shuffle(&mut stream("order", &[self.options.seed, pass as u64]));
+        let len = self.dataset.len();
+        match self.options.shuffle {
+            true => shuffled(len, stream("order", &[self.options.seed, pass as u64])),
+            false => (0..len).collect(),
         }
-        order
     }
 
     /// Shards a batch as evenly as possible; with fewer examples than replicas, some shards are empty.

@@ -39,11 +39,7 @@ impl<E> LabelledImages<E> {
             labels.path.display(),
             labels.dims[0]
         );
-        let mut values = labels.values().iter();
-        if let Some(at) = values.position(|label| usize::from(*label) >= classes) {
-            let (path, label) = (labels.path.display(), labels.values()[at]);
-            bail!("label {at} of {path} is {label}, but there are {classes} classes");
-        }
+        ensure_classes(&labels, classes)?;
         Ok(LabelledImages {
             images,
             labels,
@@ -69,13 +65,27 @@ impl<E: Send + Sync + 'static> Dataset for LabelledImages<E> {
 
     fn hash_labels(&self, indices: &[usize], hash: &mut Sha256) -> Result<bool> {
         let [_, height, width] = self.images.dims;
-        for size in [height, width] {
-            hash.update((size as u64).to_le_bytes());
-        }
-        let labels = self.labels.values();
-        indices
-            .iter()
-            .for_each(|index| hash.update([labels[*index]]));
+        add_labels([height, width], self.labels.values(), indices, hash);
         Ok(true)
+    }
+}
+
+/// Checks that all labels are below `classes`.
+fn ensure_classes(labels: &Idx<1>, classes: usize) -> Result<()> {
+    let mut values = labels.values().iter();
+    if let Some(at) = values.position(|label| usize::from(*label) >= classes) {
+        let (path, label) = (labels.path.display(), labels.values()[at]);
+        bail!("label {at} of {path} is {label}, but there are {classes} classes");
+    }
+    Ok(())
+}
+
+/// Adds the size of all images and the labels at `indices` to a hash.
+fn add_labels(image: [usize; 2], labels: &[u8], indices: &[usize], hash: &mut Sha256) {
+    for size in image {
+        hash.update((size as u64).to_le_bytes());
+    }
+    for index in indices {
+        hash.update([labels[*index]]);
     }
 }

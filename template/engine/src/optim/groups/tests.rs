@@ -8,10 +8,11 @@ use burn::{
 use super::*;
 use crate::{
     checkpoint::{Checkpoint, Checkpoints, Which},
-    model::{load_parameters, parameters, read_parameters, running_statistics},
+    globals,
+    model::{freeze, load_parameters, parameters, read_parameters, running_statistics},
     optim::{Adam, AdamConfig, FlatGradients, Gradients, ScheduledOptimizer},
     options::Options,
-    task::ModelAndOptimizer,
+    task::{ModelAndOptimizer, TrainState, assign_groups},
     test_task::{self, Line, create_trainable, on_a_thread, replica_step, set_up},
     training::Callbacks,
 };

@@ -2,7 +2,11 @@
 //! [`multiply`].
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod packing;
 #[cfg(test)]
@@ -12,11 +16,11 @@ use burn::tensor::bf16;
 
 use super::matrix::{Matrix, Threads, multiply};
 
-/// Whether this processor has instructions for products in bfloat16 (AVX-512 with its extension BF16: AMD
-/// since Zen 4, Intel since Cooper Lake). Without them, [`multiply_bfloat16`] is slower than [`multiply`].
+/// Whether this processor has instructions for products in bfloat16 (AMX: Intel since Sapphire Rapids, with Linux;
+/// AVX-512 with its extension BF16: AMD since Zen 4, Intel since Cooper Lake). Without them, [`multiply_bfloat16`] is slower than [`multiply`].
 pub fn is_bfloat16_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return avx512::Product::is_available();
+    return blocks::Instructions::available().next().is_some();
     #[cfg(not(target_arch = "x86_64"))]
     return false;
 }
@@ -41,7 +45,7 @@ pub fn multiply_bfloat16(
     assert_eq!(inner, inner_too);
     let product = &mut product[..rows * columns];
     #[cfg(target_arch = "x86_64")]
-    if let Some(operation) = avx512::Product::new(left, right) {
+    if let Some(operation) = blocks::Product::new(left, right) {
         return operation.compute(product, add, threads);
     }
     multiply_rounded(round, product, add, left, right, threads);

@@ -1,4 +1,4 @@
-//! Operands of a product, rounded to bfloat16 and laid out for [`super::avx512`].
+//! Operands of a product, rounded to bfloat16 and laid out for [`super::avx512`] and [`super::amx`].
 
 use std::{arch::x86_64::*, mem, ops::Range};
 
@@ -23,6 +23,13 @@ impl Pairs {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
+    fn bits(self) -> __m512i {
+        // SAFETY: both are 64 bytes, of which any are valid.
+        unsafe { mem::transmute(self) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
     fn new(bits: __m512i) -> Self {
         // SAFETY: both are 64 bytes, of which any are valid.
         unsafe { mem::transmute(bits) }
@@ -40,7 +47,7 @@ pub fn pack(matrix: Matrix, row: usize, columns: Range<usize>, packed: &mut [Pai
     let values = &matrix.values()[row * row_step + columns.start * column_step..];
     match row_step {
         1 => interleave(values, rows, columns.len(), column_step, packed, step),
-        _ => transpose(values, rows, columns.len(), row_step, packed, step),
+        _ => pack_rows(values, rows, columns.len(), row_step, packed, step),
     }
 }
 
@@ -70,7 +77,7 @@ fn interleave(
 /// [`pack`] for contiguous columns of a row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn transpose(
+fn pack_rows(
     values: &[f32],
     rows: usize,
     columns: usize,
@@ -90,6 +97,36 @@ fn transpose(
         let block = transposed(block).into_iter().take(count.div_ceil(2));
         for (from, to) in block.zip(&mut packed) {
             *to = Pairs::new(from);
+        }
+    }
+}
+
+/// Packs up to 16 rows from `row` on into tiles of 16 rows of 16 pairs. Missing rows and columns are zero.
+///
+/// Rows or columns of `matrix` must be contiguous.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub fn pack_tiles(matrix: Matrix, row: usize, tiles: &mut [[Pairs; LANES]]) {
+    let ([rows, columns], [row_step, _]) = (matrix.size(), matrix.strides());
+    let rows = LANES.min(rows.saturating_sub(row));
+    if row_step == 1 && rows > 0 {
+        let (packed, used) = (tiles.as_flattened_mut(), columns.div_ceil(2));
+        pack(matrix, row, 0..columns, packed, 1);
+        packed[used..].fill(Pairs::default());
+        for tile in tiles {
+            *tile = transposed(tile.map(|pairs| pairs.bits())).map(|bits| Pairs::new(bits));
+        }
+        return;
+    }
+    for (number, tile) in tiles.iter_mut().enumerate() {
+        let columns = number * 2 * LANES..columns.min((number + 1) * 2 * LANES);
+        for (line, to) in tile.iter_mut().enumerate() {
+            *to = Pairs::default();
+            if line < rows {
+                let start = (row + line) * row_step;
+                let values = &matrix.values()[start + columns.start..start + columns.end];
+                let (one, two) = values.split_at(values.len().min(LANES));
+                *to = Pairs::new(rounded(load(one, one.len()), load(two, two.len())));
+            }
         }
     }
 }

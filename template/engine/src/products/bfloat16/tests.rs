@@ -4,12 +4,35 @@ use rayon::{ThreadPoolBuilder, prelude::*};
 
 use super::*;
 
-type Multiply = fn(&mut [f32], bool, Matrix, Matrix, Threads);
+type Multiply = Box<dyn Fn(&mut [f32], bool, Matrix, Matrix, Threads) + Sync>;
 
-/// The fast product, if this processor has it, and that of any processor.
-const BOTH: [Multiply; 2] = [multiply_bfloat16, |product, add, left, right, threads| {
-    multiply_rounded(round, product, add, left, right, threads);
-}];
+/// With all instructions that this processor has.
+#[cfg(target_arch = "x86_64")]
+fn fast() -> Vec<Multiply> {
+    let with = |instructions| -> Multiply {
+        Box::new(move |product, add, left, right, threads| {
+            let [rows, columns] = [left.size()[0], right.size()[1]];
+            let operation = blocks::Product::with(instructions, left, right).unwrap();
+            operation.compute(&mut product[..rows * columns], add, threads);
+        })
+    };
+    blocks::Instructions::available().map(with).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn fast() -> Vec<Multiply> {
+    Vec::new()
+}
+
+/// The product as layers call it, with all instructions that this processor has, and of any processor.
+fn all() -> Vec<Multiply> {
+    let mut all = fast();
+    all.push(Box::new(multiply_bfloat16));
+    all.push(Box::new(|product, add, left, right, threads| {
+        multiply_rounded(round, product, add, left, right, threads);
+    }));
+    all
+}
 
 /// Values between -1 and 1, different for each `seed`.
 fn values(count: usize, seed: u32) -> Vec<f32> {
@@ -42,7 +65,7 @@ fn expected(left: Matrix, right: Matrix) -> Vec<(f64, f64)> {
 
 fn check(left: Matrix, right: Matrix) {
     let expected = expected(left, right);
-    for (number, multiply) in BOTH.into_iter().enumerate() {
+    for (number, multiply) in all().into_iter().enumerate() {
         let mut product = vec![9.0; expected.len()];
         let sizes = (left.size(), right.size());
         for (add, times) in [(false, 1.0), (true, 2.0)] {
@@ -86,6 +109,10 @@ fn check_layouts([rows, inner, columns]: [usize; 3]) {
 fn products_are_those_of_rounded_operands() {
     // Around the sizes of vectors, tiles, groups and blocks.
     let sizes = [
+        [32, 32, 32],
+        [33, 511, 64],
+        [64, 514, 31],
+        [31, 1025, 63],
         [1, 1, 1],
         [2, 3, 5],
         [8, 32, 48],
@@ -114,7 +141,7 @@ fn large_operands_are_packed_in_parts() {
 #[test]
 fn sizes_of_zero_are_allowed() {
     let some = values(12, 1);
-    for multiply in BOTH {
+    for multiply in all() {
         for [rows, inner, columns] in [[0, 3, 4], [3, 4, 0], [0, 0, 0], [3, 0, 4]] {
             let left = Matrix::new(&some, [rows, inner]);
             let right = Matrix::new(&some, [inner, columns]);
@@ -147,7 +174,7 @@ fn numbers_are_rounded_to_the_nearest() {
         .iter()
         .map(|it| bf16::from_f32(*it).to_f32())
         .collect();
-    for multiply in BOTH {
+    for multiply in all() {
         let [mut as_left, mut as_right] = [vec![0.0; count], vec![0.0; count]];
         let one = Matrix::new(&[1.0], [1, 1]);
         let (rows, columns) = ([count, 1], [1, count]);
@@ -178,7 +205,7 @@ fn infinity_and_nan_stay_in_their_row_and_column() {
     left[4 * INNER + 36] = f32::NAN;
     left[11 * INNER + 3] = f32::INFINITY;
     right[20 * COLUMNS + 52] = f32::NEG_INFINITY;
-    for multiply in BOTH {
+    for multiply in all() {
         let mut product = vec![0.0; ROWS * COLUMNS];
         let (left, right) = (
             Matrix::new(&left, [ROWS, INNER]),
@@ -203,46 +230,48 @@ fn neither_threads_nor_other_rows_and_columns_change_a_bit() {
         Matrix::new(&left, [160, 401]),
         Matrix::new(&right, [401, 140]),
     );
-    let bits = |left: Matrix, right: Matrix, threads| {
-        let mut product = vec![0.0; left.size()[0] * right.size()[1]];
-        multiply_bfloat16(&mut product, false, left, right, threads);
-        product.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-    };
-    let one = bits(left, right, Threads::This);
-    for threads in [1, 2, 3, 7] {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        assert!(
-            pool.install(|| bits(left, right, Threads::All)) == one,
-            "{threads}"
-        );
-    }
-    if !is_bfloat16_fast() {
-        return;
-    }
-    for (row, column) in [(0, 1), (159, 139), (77, 50)] {
-        let left = left.transposed().columns(row..row + 1).transposed();
-        let right = right.columns(column..column + 1);
-        assert_eq!(bits(left, right, Threads::This), [one[row * 140 + column]]);
+    for (number, multiply) in all().into_iter().enumerate() {
+        let bits = |left: Matrix, right: Matrix, threads| {
+            let mut product = vec![0.0; left.size()[0] * right.size()[1]];
+            multiply(&mut product, false, left, right, threads);
+            product.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let one = bits(left, right, Threads::This);
+        for threads in [1, 2, 3, 7] {
+            let pool = ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .unwrap();
+            let several = pool.install(|| bits(left, right, Threads::All));
+            assert!(several == one, "{number}, {threads}");
+        }
+        if number >= fast().len() {
+            continue;
+        }
+        for (row, column) in [(0, 1), (159, 139), (77, 50)] {
+            let left = left.transposed().columns(row..row + 1).transposed();
+            let right = right.columns(column..column + 1);
+            assert_eq!(bits(left, right, Threads::This), [one[row * 140 + column]]);
+        }
     }
 }
 
 #[test]
 fn products_within_threads_of_others_have_memory_of_their_own() {
     let (left, right) = (values(210 * 420, 1), values(420 * 100, 2));
-    let product = |_| {
-        let (left, right) = (
-            Matrix::new(&left, [210, 420]),
-            Matrix::new(&right, [420, 100]),
-        );
-        let mut product = vec![0.0; 210 * 100];
-        multiply_bfloat16(&mut product, false, left, right, Threads::All);
-        product
-    };
-    let alone = product(0);
-    let pool = ThreadPoolBuilder::new().num_threads(4).build().unwrap();
-    let all: Vec<_> = pool.install(|| (0..8).into_par_iter().map(product).collect());
-    assert!(all.iter().all(|product| *product == alone));
+    for multiply in all() {
+        let product = |_| {
+            let (left, right) = (
+                Matrix::new(&left, [210, 420]),
+                Matrix::new(&right, [420, 100]),
+            );
+            let mut product = vec![0.0; 210 * 100];
+            multiply(&mut product, false, left, right, Threads::All);
+            product
+        };
+        let alone = product(0);
+        let pool = ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+        let all: Vec<_> = pool.install(|| (0..8).into_par_iter().map(product).collect());
+        assert!(all.iter().all(|product| *product == alone));
+    }
 }

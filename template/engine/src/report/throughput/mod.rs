@@ -8,11 +8,12 @@ use burn::tensor::Device;
 use self::rates::{Rates, Work, with_prefix};
 use super::{Current, Report};
 use crate::{
+    device::is_cpu,
+    distribution::Strategy,
     flops::{self, Flops, peak},
     globals::{self, Split},
     options::Options,
-    replica::{Counted, is_cpu},
-    strategy::Strategy,
+    replica::Counted,
     task::Task,
 };
 

@@ -26,7 +26,7 @@ use super::{Asynchronous, Job, MultiWorkerMirroredStrategy, Output, Strategy};
 use crate::{
     checkpoint::interrupt::Stop,
     comm::{CrossDevice, ExchangePrecision, GradientServer},
-    globals::{LastUpdate, erased},
+    globals::{self, LastUpdate, erased},
     precision,
     replica::{ReplicaContext, ReplicaThreads},
     workers::Workers,
@@ -381,7 +381,7 @@ impl Asynchronous for ParameterServerStrategy {
                 let bytes = workers.broadcast("the parameters of the server", Vec::new())?;
                 let each = self.replicas().ranks().map(|_| bytes.clone()).collect();
                 self.replicas()
-                    .run_in_turn(each, |bytes, _| erased::load(&bytes))
+                    .run_in_turn(each, |bytes, _| globals::load_state(&bytes))
             }
         }
     }

@@ -16,8 +16,8 @@ use super::{
 use crate::{
     checkpoint::interrupt::Stop,
     comm::SharedMemory,
-    globals::{self, LastUpdate, erased},
-    optim::FlatGradients,
+    erased::{self, LastUpdate, last_update},
+    optim::{FlatGradients, step},
     precision,
     replica::{Part, ReplicaThreads, Role},
 };
@@ -117,9 +117,7 @@ impl Server {
     /// # Errors
     /// An update failed.
     pub fn last_update(&self) -> Result<LastUpdate> {
-        let update = self
-            .thread
-            .run_on_first(|_| globals::last_update(Vec::new()));
+        let update = self.thread.run_on_first(|_| last_update(Vec::new()));
         match &self.lock().failure {
             Some(failure) => bail!("{failure}"),
             None => Ok(update?.0),
@@ -221,7 +219,7 @@ impl Server {
             let answer = match &answer {
                 Some(answer) => answer,
                 None => answer.insert(Answer::Parameters {
-                    step: globals::step(),
+                    step: step(),
                     loss_scale: precision::loss_scale().map_or(0.0, |state| state.scale),
                     values: erased::model_parameters()?,
                 }),

@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ParamId};
 
-use super::trace::{Call, Check, Found, Place, Record};
-use crate::model::{all_float, named_ids};
+use crate::{
+    anomalies::{Call, Check, Found, Place, Record},
+    model::{all_float, named_ids},
+};
 
 /// The loss that is infinite for an example without an alignment, which a task may leave out.
 const MAY_BE_INFINITE: &str = "Ctc";

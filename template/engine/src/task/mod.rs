@@ -1,18 +1,28 @@
 //! The interface between the engine and a task.
 
+mod collate;
+mod groups;
+mod registry;
+
 use anyhow::Result;
 use burn::{module::Module, tensor::Tensor};
 
+pub use collate::Collate;
+pub(crate) use groups::assign_groups;
+pub use registry::Registry;
+
 use crate::{
-    checkpoint::Best,
-    data::Collate,
-    globals::Registry,
-    metric::Metric,
+    metric::{Best, Metric},
     optim::{FlatGradients, NonFinite, ScheduledOptimizer},
     picture::Sample,
     pipeline::{Activation, Stage},
-    weights::WeightNames,
 };
+
+/// Renames for names in files of other programs: pairs of a regular expression and its replacement, in which `$1`
+/// is the first group. All are applied to each name, in order.
+///
+/// Source: [`burn_store::KeyRemapper`].
+pub type WeightNames = &'static [(&'static str, &'static str)];
 
 /// A task: its types, and the functions that the engine calls. A project implements it once.
 pub trait Task: Sized + 'static {

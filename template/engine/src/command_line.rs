@@ -1,4 +1,4 @@
-//! All command-line options with their effective values.
+//! The command line of this process, parsed with the file of `--config`: all options with their effective values.
 
 use std::{any::Any, env, path::PathBuf, sync::OnceLock};
 
@@ -10,11 +10,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::compare::shown;
-use crate::{
-    configuration::{self, RunFile},
-    options::OF_A_PROCESS,
-};
+use crate::{configuration, options::OF_A_PROCESS};
 
 /// Options by name, in the order of definition: `--epochs`, `test --checkpoint` for an option of a
 /// subcommand, `infer files` for a positional argument.
@@ -63,7 +59,7 @@ pub struct Package {
 #[macro_export]
 macro_rules! package {
     () => {
-        $crate::run_record::Package {
+        $crate::command_line::Package {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             folder: env!("CARGO_MANIFEST_DIR"),
@@ -84,8 +80,6 @@ struct Parsed {
     /// The subcommands.
     command: String,
     options: Options,
-    /// The options for `run.toml`.
-    file: RunFile,
     matches: ArgMatches,
 }
 
@@ -107,7 +101,6 @@ pub fn parse<A: Parser>(package: Package) -> A {
         Parsed {
             package,
             command: subcommands(&matches),
-            file: RunFile::new(&command, &matches, &options),
             program: command,
             options,
             matches,
@@ -127,11 +120,6 @@ pub(crate) fn matches() -> Option<&'static ArgMatches> {
 pub(crate) fn program() -> Option<(&'static Command, &'static ArgMatches)> {
     let parsed = PARSED.get()?;
     Some((&parsed.program, &parsed.matches))
-}
-
-/// The options for `run.toml`; `None` if [`parse`] was not called, as in tests.
-pub(crate) fn run_file() -> Option<&'static RunFile> {
-    PARSED.get().map(|parsed| &parsed.file)
 }
 
 /// The options parsed by [`parse`]; `None` if it was not called, as in tests.
@@ -264,6 +252,17 @@ fn numbers<T: Any + Clone + Send + Sync + Serialize>(
 fn words(id: &str, matches: &ArgMatches) -> Vec<Value> {
     let words = matches.get_raw(id).into_iter().flatten();
     words.map(|word| word.to_string_lossy().into()).collect()
+}
+
+/// A value as on a command line.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) if values.is_empty() => "none".to_owned(),
+        Value::Array(values) => values.iter().map(shown).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -4,45 +4,18 @@
 //! of all replicas, and memory holds parameters and optimizer state once. Replicas on GPUs each update
 //! their own copy.
 
-use std::cell::Cell;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use core_affinity::CoreId;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::ThreadPool;
 
-use super::queues::Queues;
-use crate::{
-    globals::erased,
-    optim::FlatGradients,
-    pipeline::Pipeline,
-    replica::{ReplicaContext, replica_context},
-};
-
-/// Number of values below which a handover to other threads costs more than the computation.
-const MANY: usize = 1 << 18;
-/// Values per work item of a thread.
-pub const PIECE: usize = 1 << 14;
-
-thread_local! {
-    /// True if replicas that this thread starts compare their parameters after each update.
-    static CHECKED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Makes the replicas of strategies that this thread creates from now on update their own parameters and
-/// compare them after each update; option `--check-replicas`.
-pub fn check_replicas() {
-    CHECKED.set(true);
-}
-
-/// Whether replicas that this thread starts compare their parameters; see [`check_replicas`].
-pub(crate) fn checks_replicas() -> bool {
-    CHECKED.get()
-}
+use super::{Pipeline, ReplicaContext};
+use crate::{comm::queues::Queues, erased, optim::FlatGradients, threads::start_threads};
 
 /// The state of shared updates of a process.
 pub(crate) struct SharedUpdate {
-    threads: ThreadPool,
+    pub threads: Arc<ThreadPool>,
     /// The updated state from the first replica to each of the others, which may lag behind.
     made: Queues<Box<dyn erased::State>>,
 }
@@ -61,32 +34,10 @@ impl SharedUpdate {
         if !shared {
             return Ok(None);
         }
-        let own_cores = cores_to_keep(cores);
-        let threads = ThreadPoolBuilder::new()
-            .num_threads(cores)
-            .thread_name(|thread| format!("update-{thread}"))
-            .start_handler(move |thread| {
-                if let Some(core) = own_cores.get(thread) {
-                    // Pinning is best effort.
-                    core_affinity::set_for_current(*core);
-                }
-            })
-            .build();
         Ok(Some(SharedUpdate {
-            threads: threads.context("cannot start the threads of updates")?,
+            threads: start_threads(cores)?,
             made: Queues::new(places.len()),
         }))
-    }
-}
-
-/// One core per thread, if `threads` is the number of cores of this process. The other replicas poll for
-/// the update meanwhile, so no core is idle, and the system could put two threads on one core for
-/// milliseconds. With spare cores it finds an idle one.
-fn cores_to_keep(threads: usize) -> Vec<CoreId> {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    match cores.len() == threads {
-        true => cores,
-        false => Vec::new(),
     }
 }
 
@@ -200,25 +151,15 @@ impl ReplicaContext {
     }
 }
 
-/// Calls `work`, which computes on `values` values, with parallel iterators on the threads of all replicas
-/// of a shared update, or else on those of this replica.
-pub fn on_all_threads<T: Send>(values: usize, work: impl FnOnce() -> T + Send) -> T {
-    let replica = replica_context().ok();
-    match replica.as_ref().and_then(|replica| replica.shared_update()) {
-        Some(shared) if values >= MANY => shared.threads.install(work),
-        _ => work(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread};
+    use std::thread;
 
     use anyhow::bail;
 
     use super::*;
     use crate::{
-        comm::ReduceOp,
+        comm::{ReduceOp, check_replicas},
         globals,
         model::{load_parameters, parameters},
         optim::Gradients,

@@ -6,15 +6,16 @@ use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use super::{
-    CONFIG,
-    file::{key_of, options},
-    kind::Kind,
-};
+use super::RunRecord;
 use crate::{
+    command_line::Options,
+    configuration::{
+        CONFIG,
+        file::{key_of, options},
+        kind::Kind,
+    },
     console::terminal,
     files::{set_aside, whole_file},
-    run_record::{Options, RunRecord},
 };
 
 /// Options of one start or one machine, which do not change the results: they stand in `run.toml` as comments.

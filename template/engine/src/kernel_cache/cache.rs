@@ -17,7 +17,7 @@ use burn::{
 };
 
 use super::warnings::{self, Made};
-use crate::{console::terminal, options::Options, run_record};
+use crate::{command_line::package, console::terminal, options::Options, system};
 
 /// The first segment of the namespaces of CubeCL's records of past runs, and of results of tuning.
 const RECORDS: &str = "records";
@@ -75,7 +75,7 @@ fn keeping_kernels(mut config: CubeClRuntimeConfig, folder: Option<&Path>) -> Cu
         if place.name == environment::DEFAULT {
             // Hosts of a cluster often share home folders over a network, where the locks of a database
             // do not work: each host has its own.
-            place.name = run_record::host().unwrap_or_else(|| environment::DEFAULT.to_owned());
+            place.name = system::host().unwrap_or_else(|| environment::DEFAULT.to_owned());
         }
     }
     config
@@ -224,11 +224,7 @@ pub fn export(file: &Path, devices: &[Device]) -> Result<Kept> {
     let mut names: Vec<_> = identities.iter().map(name).collect();
     names.dedup();
     let options = ExportOptions {
-        name: format!(
-            "{} {}",
-            run_record::package().name,
-            run_record::package().version
-        ),
+        name: format!("{} {}", package().name, package().version),
         environments: vec![EnvironmentInfo {
             devices: names,
             ..EnvironmentInfo::default()
@@ -284,7 +280,7 @@ mod tests {
         const UNNAMED: &str = environment::DEFAULT;
         let at = |folder: &str, name: &str| (PathBuf::from(folder), name.to_owned());
         let in_cache = CacheConfig::Global.root();
-        let of_host = (in_cache.clone(), run_record::host().unwrap());
+        let of_host = (in_cache.clone(), system::host().unwrap());
         assert_eq!(place(CacheConfig::Target, UNNAMED, None), of_host);
         let named = (in_cache, "mine".to_owned());
         assert_eq!(place(CacheConfig::Target, "mine", None), named);
@@ -302,7 +298,11 @@ mod tests {
     /// added to those in `folder`.
     fn added_by_a_process(folder: &Path, read: Option<&Path>, written: Option<&Path>) -> String {
         let mut process = Command::new(env::current_exe().unwrap());
-        process.args(["--exact", "kernels::cache::tests::process", "--nocapture"]);
+        process.args([
+            "--exact",
+            "kernel_cache::cache::tests::process",
+            "--nocapture",
+        ]);
         process.env(FOLDER, folder);
         read.map(|bundle| process.env(READ, bundle));
         written.map(|bundle| process.env(WRITTEN, bundle));

@@ -1,6 +1,6 @@
 //! Independent streams of random numbers.
 
-use rand::{SeedableRng, rngs::StdRng};
+use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use sha2::{Digest, Sha256};
 
 /// A random number generator for `purpose`, seeded with `numbers`, such as seed, epoch and position. Equal
@@ -12,6 +12,13 @@ pub fn stream(purpose: &str, numbers: &[u64]) -> StdRng {
         hash.update(number.to_le_bytes());
     }
     StdRng::from_seed(hash.finalize().into())
+}
+
+/// The numbers below `len` in random order.
+pub(crate) fn shuffled(len: usize, mut random: StdRng) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    order.shuffle(&mut random);
+    order
 }
 
 #[cfg(test)]

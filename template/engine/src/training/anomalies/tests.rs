@@ -9,6 +9,7 @@ use burn::{
 
 use super::*;
 use crate::{
+    anomalies::check_images,
     data::Shard,
     layers::{layer_norm, linear},
     loss::compute_average_loss,
