@@ -16,6 +16,7 @@ mod weights;
 mod wrong_edits;
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -33,6 +34,17 @@ fn sites() -> Vec<toml::Value> {
         Some(toml::Value::Array(sites)) => sites,
         other => panic!("no sites: {other:?}"),
     }
+}
+
+/// Checks that the sites of edits are those of the template, each at least once.
+#[track_caller]
+fn are_all_sites<'a>(edited: impl Iterator<Item = &'a str>) {
+    let sites = sites();
+    let ids = sites.iter().map(|site| site["id"].as_str().unwrap());
+    assert_eq!(
+        edited.collect::<BTreeSet<_>>(),
+        ids.collect::<BTreeSet<_>>()
+    );
 }
 
 /// Builds the contract tests of a project; returns their program.

@@ -1,6 +1,6 @@
 //! Right edits at all TODO sites, as users make them, all at once: no contract test fails, and the project trains.
 
-use std::{collections::BTreeSet, process::Command};
+use std::process::Command;
 
 use kiln_tests::{
     log,
@@ -8,7 +8,7 @@ use kiln_tests::{
     running::{self, TRAINING, succeeds},
 };
 
-use crate::{contract_tests, sites};
+use crate::{are_all_sites, contract_tests};
 
 /// A right edit.
 struct Edit {
@@ -500,13 +500,7 @@ impl Dataset for Mixup {
 
 #[test]
 fn every_site_has_a_right_edit() {
-    let sites = sites();
-    let sites: BTreeSet<&str> = sites
-        .iter()
-        .map(|site| site["id"].as_str().unwrap())
-        .collect();
-    let edited: BTreeSet<&str> = EDITS.iter().map(|edit| edit.site).collect();
-    assert_eq!(edited, sites);
+    are_all_sites(EDITS.iter().map(|edit| edit.site));
 }
 
 /// The names of the tests that failed, in the output of a test program.
