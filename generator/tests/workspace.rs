@@ -68,7 +68,7 @@ fn said(output: &Output) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-const OWN: [&str; 2] = ["kiln-engine", "m"];
+const OWN: [&str; 3] = ["kiln-engine", "kiln-kernels", "m"];
 
 /// Makes `crates/m` below a root with this manifest and the package `crates/a`; checks that Cargo reads
 /// both, and returns the manifest after it.
@@ -369,7 +369,7 @@ fn a_member_brings_its_profiles_to_the_root() {
     for folder in [".", "crates/m", "crates/m/engine"] {
         assert_eq!(
             members(&place.join(folder)).unwrap(),
-            ["a", "kiln-engine", "m"],
+            ["a", "kiln-engine", "kiln-kernels", "m"],
             "{folder}"
         );
     }
@@ -378,7 +378,7 @@ fn a_member_brings_its_profiles_to_the_root() {
     assert!(after.starts_with(&start), "{after}");
     let table: toml::Table = after.parse().unwrap();
     let packages = table["profile"]["dev"]["package"].as_table().unwrap();
-    assert_eq!(packages["kiln-engine"]["opt-level"].as_integer(), Some(3));
+    assert_eq!(packages["kiln-kernels"]["opt-level"].as_integer(), Some(3));
     assert_eq!(
         packages["gemm-f32"]["opt-level"].as_integer(),
         Some(2),
@@ -416,7 +416,7 @@ fn a_listed_path_makes_a_member() {
     let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"a\", \"m\"]\n";
     place.put("Cargo.toml", manifest);
     out(&new(&place, ".", "m"));
-    assert_eq!(members(place.path()).unwrap(), ["a", "kiln-engine", "m"]);
+    assert_eq!(members(place.path()).unwrap(), ["a", "kiln-engine", "kiln-kernels", "m"]);
 
     let place = Place::new();
     package(&place, "a");

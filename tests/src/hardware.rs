@@ -5,7 +5,7 @@ use crate::{abilities::add_a_group, mpi, rendered::Project, without_llvm::withou
 
 /// Crates that are built only for this project, or once more for it: optimising them takes longer than the
 /// trainings of these tests.
-const UNOPTIMISED: [&str; 63] = [
+const UNOPTIMISED: [&str; 64] = [
     "ash",
     "axum",
     "burn-autodiff",
@@ -49,6 +49,7 @@ const UNOPTIMISED: [&str; 63] = [
     "iroh-dns",
     "iroh-relay",
     "kiln-engine",
+    "kiln-kernels",
     "llvm-sys",
     "n0-dns-resolver",
     "netlink-packet-route",

@@ -1,6 +1,6 @@
 //! Kernels of the engine, its loops over numbers, which debug builds must optimise.
 //!
-//! `[profile.dev.package.kiln-engine]` does so. A function with type or constant parameters, or with `#[inline]`, is
+//! `[profile.dev.package.kiln-engine]` and `[profile.dev.package.kiln-kernels]` do so. A function with type or constant parameters, or with `#[inline]`, is
 //! however compiled where it is used: in the project's own crate, whose debug builds are not optimised. A kernel in
 //! it takes several times as long. Such functions are in the program, and not in the engine's library.
 
@@ -141,13 +141,16 @@ pub fn are_optimised(program: &Path) {
     );
 }
 
-/// The symbols of the engine's libraries in the shared debug builds, one for each choice of features. Those of generic
+/// The symbols of the engine's libraries in the shared debug builds, one of each crate for each choice of features. Those of generic
 /// functions in a program are never among them, as they have a hash of the crate that uses the function.
 fn engines() -> HashSet<String> {
     let files = fs::read_dir(shared_target().join("debug/deps")).expect("shared builds");
     let files = files.map(|file| file.expect("a file").path());
     let libraries = files.filter(|path| {
-        let is_engine = |name: &OsStr| name.as_encoded_bytes().starts_with(b"libkiln_engine-");
+        let is_engine = |name: &OsStr| {
+            let name = name.as_encoded_bytes();
+            name.starts_with(b"libkiln_engine-") || name.starts_with(b"libkiln_kernels-")
+        };
         path.extension() == Some(OsStr::new("rlib")) && path.file_name().is_some_and(is_engine)
     });
     let symbols = libraries.flat_map(|library| listed(&library, &[]));
@@ -159,7 +162,7 @@ fn engines() -> HashSet<String> {
 struct Function {
     /// As demangled.
     name: String,
-    /// Without `kiln_engine`, generic arguments and closures.
+    /// Without the name of its crate, generic arguments and closures.
     path: String,
     /// Whether its instructions may repeat within a call.
     loops: bool,
@@ -268,7 +271,9 @@ fn path(name: &str) -> Option<String> {
         }
         last = letter;
     }
-    let path = path.split("::{").next()?.strip_prefix("kiln_engine::")?;
+    let path = path.split("::{").next()?;
+    let mut within = ["kiln_engine::", "kiln_kernels::"].into_iter();
+    let path = within.find_map(|name| path.strip_prefix(name))?;
     let parts = path.split("::").filter(|part| !part.is_empty());
     Some(parts.collect::<Vec<_>>().join("::"))
 }
@@ -666,7 +671,7 @@ mod tests {
                 Some("model::Choose::tensor"),
             ),
             (
-                "<burn_tensor::Tensor<_> as kiln_engine::autodiff::Input<B>>::values",
+                "<burn_tensor::Tensor<_> as kiln_kernels::autodiff::Input<B>>::values",
                 Some("autodiff::Input::values"),
             ),
             (

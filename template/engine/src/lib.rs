@@ -5,17 +5,17 @@
 //! | module | contents |
 //! |---|---|
 //! | [`strategy`], `distribution` | one file per strategy; the trait [`Strategy`](strategy::Strategy), and what all strategies do alike |
-//! | [`replica`], `device`, `threads` | replicas: their threads, devices, contexts and shared updates; reads of devices; the threads of computations on the CPU |
+//! | [`replica`], `device` | replicas: their threads, devices, contexts and shared updates; reads of devices |
 //! | [`comm`] | collective operations between threads, devices and processes |
 //! | [`workers`] | processes of a job: MPI, heartbeats, lost processes |
 //! | [`kernels`], `kernel_cache` | the command `compile`; caches and bundles of compiled GPU kernels |
 //! | [`pipeline`] | models split into stages, for `model-parallel` |
 //! | [`launch`] | the commands `launch` and `serve`, and devices of other machines |
 //! | [`optim`] | optimizers, learning-rate schedules, gradients |
-//! | [`precision`], `half`, [`flops`] | matrix products in 16 bits, the loss scale of float16; the 16-bit types; counts of FLOPs |
+//! | [`precision`], [`flops`] | matrix products in 16 bits, the loss scale of float16; counts of FLOPs |
 //! | [`ema`] | an exponential moving average of the weights |
-//! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own |
-//! | [`autodiff`], `products`, [`vectors`] | operations with backward passes of their own; matrix products and functions on the CPU |
+//! | [`loss`], [`metric`], [`layers`] | losses, metrics, and layers with kernels of their own on the CPU |
+//! | [`autodiff`] | operations with backward passes of their own |
 //! | [`model`] | parameters, running statistics and random layers of any module |
 //! | [`data`], `split`, `random` | datasets: files, batches, shards, prefetching; their splits; streams of random numbers |
 //! | [`training`], `anomalies` | epochs, updates and callbacks; records of layers for `--detect-anomalies` |
@@ -32,14 +32,14 @@
 //! | `registry`, [`erased`] | what `main` registers, and access to it without the types of a task |
 //! | [`contract`] | checks for the contract tests of a project |
 //!
-//! Modules import each other in one direction: none is in a circle.
+//! Modules import each other in one direction: none is in a circle. The loops over numbers are in the crate
+//! [`kiln_kernels`].
 
 #![warn(missing_docs)]
 // Tests read as they like: see `clippy.toml`.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod anomalies;
-pub mod autodiff;
 mod bytes;
 pub mod checkpoint;
 pub mod comm;
@@ -56,7 +56,6 @@ pub mod erased;
 mod files;
 pub mod flops;
 pub mod globals;
-mod half;
 mod kernel_cache;
 pub mod kernels;
 pub mod launch;
@@ -71,8 +70,6 @@ mod performance;
 pub mod picture;
 pub mod pipeline;
 pub mod precision;
-#[cfg(feature = "cpu-layers")]
-pub mod products;
 mod random;
 pub mod rate_finder;
 mod registry;
@@ -89,13 +86,12 @@ pub mod task;
 pub mod tensorboard;
 #[cfg(test)]
 mod test_task;
-mod threads;
 pub mod tracking;
 pub mod training;
-pub mod vectors;
 pub mod weights;
 pub mod workers;
 
+pub use kiln_kernels::autodiff;
 pub use options::Options;
 pub use split::Split;
 pub use task::{Metrics, ModelAndOptimizer, Task, TrainState};

@@ -35,7 +35,8 @@ const QUICK_ENGINE: &str = "profile.dev.package.kiln-engine.opt-level=0";
 fn the_engine_passes_its_own_tests() {
     let project = Project::of_engine().with_settings([QUICK_ENGINE]);
     let features = format!("tensorboard,{}", shared_features());
-    project.cargo(&["test", "-p", "kiln-engine", "--features", &features]);
+    let packages = ["-p", "kiln-engine", "-p", "kiln-kernels"];
+    project.cargo(&[&["test"], &packages[..], &["--features", &features]].concat());
 }
 
 #[test]
@@ -57,9 +58,11 @@ fn the_crates_are_clean() {
     project.cargo(&["fmt", "--all", "--check"]);
     let features = format!("tensorboard,{}", shared_features());
     let denied = ["--", "-D", "warnings"];
-    let clippy = ["clippy", "-p", "kiln-engine", "--all-targets"];
+    let packages = ["-p", "kiln-engine", "-p", "kiln-kernels"];
+    let clippy = [&["clippy"], &packages[..], &["--all-targets"]].concat();
     project.check(&clippy, &features, &denied);
-    project.check(&["doc", "-p", "kiln-engine", "--no-deps"], &features, &[]);
+    let doc = [&["doc"], &packages[..], &["--no-deps"]].concat();
+    project.check(&doc, &features, &[]);
 }
 
 #[test]

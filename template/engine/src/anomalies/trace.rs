@@ -10,7 +10,9 @@ use burn::{
     tensor::{Tensor, TensorData},
 };
 
-use crate::{autodiff::map_gradient, device::read_data};
+use kiln_kernels::autodiff::map_gradient;
+
+use crate::device::read_data;
 
 /// The record of one step of a replica, shared by the threads of its pipeline stages.
 #[derive(Clone, Debug)]

@@ -5,14 +5,10 @@ use std::{borrow::Cow, mem, ops::Range};
 
 use anyhow::{Result, ensure};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
-use rayon::prelude::*;
+use kiln_kernels::elementwise::{add, scale, sum_of_squares};
 
-use super::{collective::Collective, cross_device_ops::add, exchange::ExchangePrecision};
-use crate::{
-    device::{read_all, read_data},
-    threads::{PIECE, on_all_threads},
-    vectors::vectorized,
-};
+use super::{collective::Collective, exchange::ExchangePrecision};
+use crate::device::{read_all, read_data};
 
 /// Capacity of a bucket of small parameters, in values; a parameter of at least this size has its own
 /// bucket, which is the memory of its tensor.
@@ -189,7 +185,7 @@ impl Buckets {
     /// A device failed.
     pub fn sum_of_squares(&self) -> Result<f64> {
         match self {
-            Buckets::Host(buckets) => Ok(sum_of_all_squares(buckets)),
+            Buckets::Host(buckets) => Ok(sum_of_squares(buckets)),
             Buckets::OnDevices(tensors) => {
                 let squares = tensors.iter().map(squares_of).collect();
                 let squares = read_all(squares)?.into_iter().flatten();
@@ -200,15 +196,7 @@ impl Buckets {
 
     pub fn scale(&mut self, factor: f32) {
         match self {
-            Buckets::Host(buckets) => {
-                for bucket in buckets {
-                    on_all_threads(bucket.len(), || {
-                        let pieces = bucket.par_chunks_mut(PIECE);
-                        pieces
-                            .for_each(|piece| piece.iter_mut().for_each(|value| *value *= factor));
-                    });
-                }
-            }
+            Buckets::Host(buckets) => buckets.iter_mut().for_each(|bucket| scale(bucket, factor)),
             Buckets::OnDevices(tensors) => replace_each(tensors, |tensor| tensor * factor),
         }
     }
@@ -341,33 +329,6 @@ fn squares_of_each(buckets: &[Tensor<1>]) -> Tensor<1> {
 /// Sum of squares, shape `[1]`, in single precision whatever that of the bucket.
 fn squares_of(bucket: &Tensor<1>) -> Tensor<1> {
     bucket.clone().cast(DType::F32).square().sum()
-}
-
-fn sum_of_all_squares(buckets: &[Vec<f32>]) -> f64 {
-    // Fixed pieces, so that the sum does not depend on the number of threads.
-    let pieces = buckets.iter().flat_map(|bucket| bucket.chunks(PIECE));
-    let pieces: Vec<&[f32]> = pieces.collect();
-    let squares: Vec<f64> = on_all_threads(pieces.len() * PIECE, || {
-        let pieces = pieces.into_par_iter();
-        pieces
-            .map(|piece| vectorized!(sum_of_squares(piece)))
-            .collect()
-    });
-    squares.into_iter().sum()
-}
-
-/// Sums fixed lanes, for vector instructions and a reproducible order.
-#[inline(always)]
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let square = |value: &f32| f64::from(*value) * f64::from(*value);
-    let (whole, rest) = values.as_chunks::<16>();
-    let mut sums = [0.0; 16];
-    for values in whole {
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += square(value);
-        }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
 #[cfg(test)]

@@ -10,12 +10,15 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
+use kiln_kernels::{
+    elementwise::add,
+    threads::{PIECE, on_all_threads},
+};
 use rayon::prelude::*;
 
 use super::{
     collective::Collective, exchange::ExchangePrecision, queues::Queues, rendezvous::Rendezvous,
 };
-use crate::threads::{PIECE, on_all_threads};
 
 /// A reduction over replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,14 +336,6 @@ pub(crate) fn add_bucket(sums: &mut [f32], place: usize, others: &[Vec<Vec<f32>>
         });
     });
     Ok(())
-}
-
-/// Adds `values` to `sums`, which may be fewer.
-// Inlined, to use the vector instructions of the caller.
-#[inline(always)]
-pub fn add(sums: &mut [f32], values: &[f32]) {
-    let places = sums.iter_mut().zip(values);
-    places.for_each(|(sum, value)| *sum += value);
 }
 
 fn ensure_equal_len(len: usize, other: usize, len_of_other: usize) -> Result<()> {

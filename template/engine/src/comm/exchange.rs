@@ -1,13 +1,8 @@
 //! The precision in which replicas exchange gradients.
 
-use burn::tensor::{DType, FloatDType, Tensor, bf16};
+use burn::tensor::{DType, FloatDType, Tensor};
 use clap::ValueEnum;
-use rayon::prelude::*;
-
-use crate::{
-    threads::{PIECE, on_all_threads},
-    vectors::vectorized,
-};
+use kiln_kernels::elementwise::round_to_bfloat16;
 
 /// The values of `--exchange-precision`.
 ///
@@ -36,11 +31,7 @@ impl ExchangePrecision {
         if self == ExchangePrecision::Float32 {
             return;
         }
-        on_all_threads(buckets.iter().map(Vec::len).sum(), || {
-            let buckets = buckets.par_iter_mut();
-            let pieces = buckets.flat_map(|bucket| bucket.par_chunks_mut(PIECE));
-            pieces.for_each(|piece| vectorized!(round_each(piece)));
-        });
+        round_to_bfloat16(buckets);
     }
 
     /// Rounds values on their device, as if they were sent; those of other types than float32 are kept.
@@ -50,26 +41,6 @@ impl ExchangePrecision {
             false => values,
         }
     }
-}
-
-// Inlined, to use the vector instructions of the caller.
-#[inline(always)]
-fn round_each(values: &mut [f32]) {
-    for value in values {
-        *value = bf16::from_f32(*value).to_f32();
-    }
-}
-
-/// The bits of `values` in bfloat16, rounded to the nearest.
-pub(crate) fn to_bfloat16(values: &[f32]) -> Vec<u16> {
-    let bits = |value: &f32| bf16::from_f32(*value).to_bits();
-    vectorized!(values.iter().map(bits).collect())
-}
-
-/// The value of bits in bfloat16.
-#[inline(always)]
-pub(crate) fn from_bfloat16(bits: u16) -> f32 {
-    bf16::from_bits(bits).to_f32()
 }
 
 #[cfg(test)]

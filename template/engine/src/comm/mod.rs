@@ -13,8 +13,11 @@ mod rendezvous;
 pub use checks::check_replicas;
 pub(crate) use checks::checks_replicas;
 pub use collective::{Collective, CrossDevice};
-pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory, add};
+pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
 pub use exchange::ExchangePrecision;
 pub use gradient_server::GradientServer;
 
-pub use crate::threads::{PIECE, on_all_threads};
+pub use kiln_kernels::{
+    elementwise::add,
+    threads::{PIECE, on_all_threads},
+};

@@ -9,13 +9,11 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{DType, Device, Tensor, TensorData},
 };
-use rayon::prelude::*;
+use kiln_kernels::elementwise;
 
 use crate::{
     device::{read_all, read_data},
     model::{buffers, frozen},
-    threads::{PIECE, on_all_threads},
-    vectors::vectorized,
 };
 
 /// Averaged parameters and running statistics, each flattened, in the order of the model's fields.
@@ -259,25 +257,10 @@ fn lerp(average: Tensor<1>, value: Tensor<1>, decay: f64) -> Tensor<1> {
 fn lerp_in_place(average: Tensor<1>, value: Tensor<1>, weight: f64) -> Tensor<1> {
     let mut averages = values(average);
     with_values(value, |values| {
-        on_all_threads(averages.len(), || {
-            averages
-                .par_chunks_mut(PIECE)
-                .zip(values.par_chunks(PIECE))
-                .for_each(|(averages, values)| vectorized!(lerp_piece(averages, values, weight)));
-        });
+        elementwise::lerp(&mut averages, values, weight);
     });
     let len = averages.len();
     Tensor::from_data(TensorData::new(averages, [len]), &Device::flex())
-}
-
-#[inline(always)]
-fn lerp_piece(averages: &mut [f32], values: &[f32], weight: f64) {
-    let (share, rest) = (weight as f32, (1.0 - weight) as f32);
-    let pairs = averages.iter_mut().zip(values);
-    match weight < 0.5 {
-        true => pairs.for_each(|(average, value)| *average += (value - *average) * share),
-        false => pairs.for_each(|(average, value)| *average = value - (value - *average) * rest),
-    }
 }
 
 fn values(tensor: Tensor<1>) -> Vec<f32> {

@@ -8,19 +8,7 @@
 //! | modules of the engine | [`Dropout`] |
 
 mod attention;
-#[cfg(feature = "cpu-layers")]
-mod convolution;
-#[cfg(feature = "cpu-layers")]
-mod cross_entropy;
 mod dropout;
-#[cfg(feature = "cpu-layers")]
-mod gelu;
-#[cfg(feature = "cpu-layers")]
-mod linear;
-#[cfg(feature = "cpu-layers")]
-mod norm;
-#[cfg(feature = "cpu-layers")]
-mod rows;
 #[cfg(all(test, feature = "cpu-layers"))]
 mod tests;
 
@@ -35,6 +23,9 @@ use burn::{
         activation::{self, log_softmax, relu},
     },
 };
+
+#[cfg(feature = "cpu-layers")]
+use kiln_kernels::layers as kernels;
 
 use crate::{anomalies::Watch, flops, precision};
 
@@ -54,7 +45,8 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     let watch = Watch::begin("conv2d", Some(layer.weight.id));
     let output = precision::scale_gradients_of(layer, watch.input(x), |layer, x| {
         #[cfg(feature = "cpu-layers")]
-        if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
+        if let Some(convolved) = kernels::convolution::on_cpu(layer, false, precision::active(), &x)
+        {
             return convolved;
         }
         precision::conv2d(layer, x)
@@ -90,13 +82,14 @@ pub fn conv2d_relu_max_pool2d(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) ->
     let watch = Watch::begin("conv2d_relu_max_pool2d", Some(layer.weight.id));
     let output = precision::scale_gradients_of(layer, watch.input(x), |layer, x| {
         #[cfg(feature = "cpu-layers")]
-        if convolution::is_2x2(pool)
-            && let Some(pooled) = convolution::on_cpu(layer, true, &x)
+        if kernels::convolution::is_2x2(pool)
+            && let Some(pooled) = kernels::convolution::on_cpu(layer, true, precision::active(), &x)
         {
             return pooled;
         }
         #[cfg(feature = "cpu-layers")]
-        if let Some(convolved) = convolution::on_cpu(layer, false, &x) {
+        if let Some(convolved) = kernels::convolution::on_cpu(layer, false, precision::active(), &x)
+        {
             return pool.forward(relu(convolved));
         }
         pool.forward(relu(precision::conv2d(layer, x)))
@@ -117,7 +110,7 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     let watch = Watch::begin("linear", Some(layer.weight.id));
     let output = precision::scale_gradients_of(layer, watch.input(x), |layer, x| {
         #[cfg(feature = "cpu-layers")]
-        if let Some(product) = linear::on_cpu(layer, &x) {
+        if let Some(product) = kernels::linear::on_cpu(layer, precision::active(), &x) {
             return product;
         }
         precision::linear(layer, x)
@@ -135,7 +128,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let watch = Watch::begin("gelu", None);
     let x = watch.input(x);
     #[cfg(feature = "cpu-layers")]
-    if let Some(output) = gelu::on_cpu(&x) {
+    if let Some(output) = kernels::gelu::on_cpu(&x) {
         return watch.output(output);
     }
     watch.output(activation::gelu(x))
@@ -154,7 +147,7 @@ pub fn layer_norm<const D: usize>(layer: &LayerNorm, x: Tensor<D>) -> Tensor<D> 
     let watch = Watch::begin("layer_norm", Some(layer.gamma.id));
     let x = watch.input(x);
     #[cfg(feature = "cpu-layers")]
-    if let Some(output) = norm::on_cpu(layer, &x) {
+    if let Some(output) = kernels::norm::on_cpu(layer, &x) {
         return watch.output(output);
     }
     watch.output(layer.forward(x))
@@ -170,7 +163,7 @@ pub(crate) fn cross_entropy<const D: usize, const E: usize>(
     labels: Tensor<E, Int>,
 ) -> Tensor<E> {
     #[cfg(feature = "cpu-layers")]
-    if let Some(losses) = cross_entropy::on_cpu(&logits, &labels) {
+    if let Some(losses) = kernels::cross_entropy::on_cpu(&logits, &labels) {
         return losses;
     }
     composed_cross_entropy(logits, labels)

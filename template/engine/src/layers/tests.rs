@@ -7,8 +7,10 @@ use burn::{
 };
 use rayon::ThreadPoolBuilder;
 
+use kiln_kernels::layers::{cross_entropy, norm};
+
 use super::{
-    attention::{attend_by_heads, self_attention},
+    attention::{attend_by_heads, on_cpu},
     *,
 };
 
@@ -132,7 +134,7 @@ fn the_parameters_of_a_norm_get_the_gradients_of_burn() {
 fn attention_is_that_of_burn() {
     for (shape, heads) in SHAPES.into_iter().zip([1, 2, 3, 4, 4, 5]) {
         for size in [1.0, 8.0] {
-            let own = |all| self_attention::on_cpu(&all, heads).unwrap();
+            let own = |all| on_cpu(&all, heads).unwrap();
             let of_burn = |all| attend_by_heads(all, heads);
             ensure_same(&values(shape, size), &own, &of_burn);
         }
@@ -159,7 +161,7 @@ fn bits_depend_on_neither_threads_nor_recording() {
     let all = |x: &Tensor<3>, layer: &LayerNorm| {
         let outputs = [
             norm::on_cpu(layer, x),
-            self_attention::on_cpu(x, 4),
+            on_cpu(x, 4),
             cross_entropy::on_cpu(x, &labels).map(Tensor::unsqueeze),
         ];
         outputs.map(|output| output.unwrap().into_data())
@@ -186,7 +188,7 @@ fn what_is_not_a_number_stays() {
     let x = broken([1, 2, 12]);
     let outputs = [
         norm::on_cpu(&norm(12).valid(), &x).unwrap().into_data(),
-        self_attention::on_cpu(&x, 2).unwrap().into_data(),
+        on_cpu(&x, 2).unwrap().into_data(),
         cross_entropy::on_cpu(&x, &labels([1, 2, 12]))
             .unwrap()
             .into_data(),
@@ -199,9 +201,9 @@ fn what_is_not_a_number_stays() {
 #[test]
 fn other_types_and_what_is_computed_again_are_left_to_burn() {
     let x = values([1, 2, 12], 2.0);
-    assert!(self_attention::on_cpu(&x.clone().cast(DType::F64), 2).is_none());
+    assert!(on_cpu(&x.clone().cast(DType::F64), 2).is_none());
     let x = x.with_gradient_checkpointing_strategy(GradientCheckpointingStrategy::Balanced);
-    assert!(self_attention::on_cpu(&x, 2).is_none());
+    assert!(on_cpu(&x, 2).is_none());
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn views_are_read_in_their_order() {
     let x = values([4, 3, 12], 2.0);
     let swapped = x.clone().swap_dims(0, 1);
     let copied = Tensor::<3>::from_data(swapped.to_data(), &x.device());
-    let own = |x: &Tensor<3>| self_attention::on_cpu(x, 2).unwrap().into_data();
+    let own = |x: &Tensor<3>| on_cpu(x, 2).unwrap().into_data();
     assert_eq!(own(&swapped), own(&copied));
 }
 

@@ -5,13 +5,9 @@ use burn::{
     optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource},
     tensor::{DType, Device, Tensor, TensorData},
 };
-use rayon::prelude::*;
+use kiln_kernels::adam::Step;
 
-use crate::{
-    device::read_data,
-    threads::{PIECE, on_all_threads},
-    vectors::vectorized,
-};
+use crate::device::read_data;
 
 /// The settings of [`Adam`].
 #[derive(Config, Debug)]
@@ -132,8 +128,8 @@ impl Optimizer for Adam {
             && [&tensor, &gradient].map(Tensor::dtype) == [DType::F32; 2];
         let moments = [state.moment_1, state.moment_2];
         let (tensor, [moment_1, moment_2]) = match one_pass {
-            true => step.in_one_pass(tensor, gradient, moments),
-            false => step.by_operations(tensor, gradient, moments),
+            true => in_one_pass(&step, tensor, gradient, moments),
+            false => by_operations(&step, tensor, gradient, moments),
         };
         state.moment_1 = moment_1;
         state.moment_2 = moment_2;
@@ -165,88 +161,39 @@ impl Adam {
     }
 }
 
-/// The coefficients of an update, with the bias corrections of both moments.
-struct Step {
-    betas: [f64; 2],
-    rate: f64,
-    epsilon: f64,
-    /// The factor of weight decay.
-    kept: f64,
+/// An update by operations of Burn.
+fn by_operations<const D: usize>(
+    step: &Step,
+    tensor: Tensor<D>,
+    gradient: Tensor<D>,
+    [moment_1, moment_2]: [Tensor<D>; 2],
+) -> (Tensor<D>, [Tensor<D>; 2]) {
+    let [beta_1, beta_2] = step.betas;
+    let moment_1 = moment_1 * beta_1 + gradient.clone() * (1.0 - beta_1);
+    let moment_2 = moment_2 * beta_2 + gradient.square() * (1.0 - beta_2);
+    let update = moment_1.clone() * step.rate / (moment_2.clone().sqrt() + step.epsilon);
+    (tensor * step.kept - update, [moment_1, moment_2])
 }
 
-impl Step {
-    fn by_operations<const D: usize>(
-        &self,
-        tensor: Tensor<D>,
-        gradient: Tensor<D>,
-        [moment_1, moment_2]: [Tensor<D>; 2],
-    ) -> (Tensor<D>, [Tensor<D>; 2]) {
-        let [beta_1, beta_2] = self.betas;
-        let moment_1 = moment_1 * beta_1 + gradient.clone() * (1.0 - beta_1);
-        let moment_2 = moment_2 * beta_2 + gradient.square() * (1.0 - beta_2);
-        let update = moment_1.clone() * self.rate / (moment_2.clone().sqrt() + self.epsilon);
-        (tensor * self.kept - update, [moment_1, moment_2])
-    }
-
-    /// The same in place, in one pass. On the CPU, reading a tensor without other owners, and creating one
-    /// from the values, copies nothing.
-    fn in_one_pass<const D: usize>(
-        &self,
-        tensor: Tensor<D>,
-        gradient: Tensor<D>,
-        moments: [Tensor<D>; 2],
-    ) -> (Tensor<D>, [Tensor<D>; 2]) {
-        let shape = tensor.shape();
-        let [mut weights, gradient] = [tensor, gradient].map(values);
-        let mut moments = moments.map(values);
-        self.update_all(&mut weights, &gradient, &mut moments);
-        let tensor =
-            |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
-        (tensor(weights), moments.map(tensor))
-    }
-
-    /// Updates a parameter on all threads.
-    fn update_all(
-        &self,
-        weights: &mut [f32],
-        gradient: &[f32],
-        [moment_1, moment_2]: &mut [Vec<f32>; 2],
-    ) {
-        on_all_threads(weights.len(), || {
-            let moments = moment_1
-                .par_chunks_mut(PIECE)
-                .zip(moment_2.par_chunks_mut(PIECE));
-            weights
-                .par_chunks_mut(PIECE)
-                .zip(gradient.par_chunks(PIECE))
-                .zip(moments)
-                .for_each(|((weights, gradient), moments)| {
-                    vectorized!(self.update(weights, gradient, moments));
-                });
-        });
-    }
-
-    /// Updates a piece of a parameter, with its gradient and moments.
-    #[inline(always)]
-    fn update(
-        &self,
-        weights: &mut [f32],
-        gradient: &[f32],
-        (moment_1, moment_2): (&mut [f32], &mut [f32]),
-    ) {
-        let [beta_1, beta_2] = self.betas.map(|beta| beta as f32);
-        let [rest_1, rest_2] = self.betas.map(|beta| (1.0 - beta) as f32);
-        let numbers = [self.rate, self.epsilon, self.kept];
-        let [rate, epsilon, kept] = numbers.map(|number| number as f32);
-        let moments = moment_1.iter_mut().zip(moment_2);
-        for ((weight, gradient), (moment_1, moment_2)) in
-            weights.iter_mut().zip(gradient).zip(moments)
-        {
-            *moment_1 = *moment_1 * beta_1 + gradient * rest_1;
-            *moment_2 = *moment_2 * beta_2 + gradient * gradient * rest_2;
-            *weight = *weight * kept - *moment_1 * rate / (moment_2.sqrt() + epsilon);
-        }
-    }
+/// The same in place, in one pass. On the CPU, reading a tensor without other owners, and creating one
+/// from the values, copies nothing.
+fn in_one_pass<const D: usize>(
+    step: &Step,
+    tensor: Tensor<D>,
+    gradient: Tensor<D>,
+    moments: [Tensor<D>; 2],
+) -> (Tensor<D>, [Tensor<D>; 2]) {
+    let shape = tensor.shape();
+    let [mut weights, gradient] = [tensor, gradient].map(values);
+    let mut moments = moments.map(values);
+    step.update(
+        &mut weights,
+        &gradient,
+        moments.each_mut().map(|moment| &mut moment[..]),
+    );
+    let tensor =
+        |values| Tensor::from_data(TensorData::new(values, shape.clone()), &Device::flex());
+    (tensor(weights), moments.map(tensor))
 }
 
 /// The values of a tensor of `f32`.
@@ -258,6 +205,7 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use burn::{optim::AdamWConfig, tensor::Distribution};
+    use kiln_kernels::threads::PIECE;
 
     use super::*;
 
@@ -285,8 +233,8 @@ mod tests {
             for time in 1..=3 {
                 let step = adam.step_at(1e-2, time);
                 let gradient = random(values) * [1e3, 1e-6, 0.0][time - 1];
-                pass = step.in_one_pass(pass.0, gradient.clone(), pass.1);
-                operations = step.by_operations(operations.0, gradient, operations.1);
+                pass = in_one_pass(&step, pass.0, gradient.clone(), pass.1);
+                operations = by_operations(&step, operations.0, gradient, operations.1);
             }
             assert!(distance(&pass.0, &operations.0) < 1e-6);
             for (one, other) in pass.1.iter().zip(&operations.1) {

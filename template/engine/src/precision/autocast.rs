@@ -10,7 +10,9 @@ use burn::{
 };
 
 use super::{Half, active, is_cpu, loss_scale};
-use crate::{anomalies::Watch, autodiff::map_gradient};
+use kiln_kernels::autodiff::map_gradient;
+
+use crate::anomalies::Watch;
 
 /// The matrix product `left * right` in the precision of this thread: from `[.., rows, inner]` and
 /// `[.., inner, columns]` to `[.., rows, columns]`. Operands of another type than float32 keep it.

@@ -30,7 +30,9 @@ pub(crate) use loss_scale::accepts;
 
 use crate::{options::Options, workers::Workers};
 
-pub use crate::{half::Half, options::Precision};
+pub use kiln_kernels::half::Half;
+
+pub use crate::options::Precision;
 
 impl Precision {
     /// The type of products on `device`; `None` for float32.
@@ -72,7 +74,7 @@ impl Precision {
 /// Whether trainings in bfloat16 are faster than those in float32 on this CPU.
 fn is_cpu_fast() -> bool {
     #[cfg(feature = "cpu-layers")]
-    return crate::products::bfloat16::is_bfloat16_fast();
+    return kiln_kernels::products::bfloat16::is_bfloat16_fast();
     #[cfg(not(feature = "cpu-layers"))]
     false
 }

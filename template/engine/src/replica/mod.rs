@@ -26,6 +26,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
+use kiln_kernels::threads::share_threads;
 use rand::rngs::StdRng;
 use rayon::ThreadPoolBuilder;
 
@@ -35,7 +36,6 @@ use crate::{
         polling::receive,
     },
     random::stream,
-    threads::share_threads,
 };
 
 pub use batch::BatchInfo;

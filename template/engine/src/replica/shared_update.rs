@@ -11,7 +11,9 @@ use burn::tensor::Device;
 use rayon::ThreadPool;
 
 use super::{Pipeline, ReplicaContext};
-use crate::{comm::queues::Queues, erased, optim::FlatGradients, threads::start_threads};
+use kiln_kernels::threads::start_threads;
+
+use crate::{comm::queues::Queues, erased, optim::FlatGradients};
 
 /// The state of shared updates of a process.
 pub(crate) struct SharedUpdate {

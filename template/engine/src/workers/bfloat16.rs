@@ -9,10 +9,7 @@ use mpi::{
     traits::{Communicator, CommunicatorCollectives},
 };
 
-use crate::{
-    comm::exchange::{from_bfloat16, to_bfloat16},
-    vectors::vectorized,
-};
+use kiln_kernels::elementwise::{from_bfloat16, sum_of_bfloat16, to_bfloat16};
 
 /// Messages of 16-bit words between the processes of a job, which all call the same operations in the same order.
 pub(super) trait Words {
@@ -40,24 +37,10 @@ pub(super) fn sum_into(words: &impl Words, values: &[f32], sum: &mut [f32]) {
     let parts: Vec<_> = (0..processes).map(part).collect();
     let received = words.all_to_all(&to_bfloat16(values), &parts);
     let of_own = &mut sum[..parts[own].len()];
-    vectorized!(add_up(&received, of_own));
+    sum_of_bfloat16(&received, of_own);
     let all = words.all_gather(&to_bfloat16(of_own), &parts);
     for (sum, bits) in sum.iter_mut().zip(all) {
         *sum = from_bfloat16(bits);
-    }
-}
-
-/// Sums the values of all processes, which are concatenated by rank.
-// Inlined, to use the vector instructions of the caller.
-#[inline(always)]
-fn add_up(received: &[u16], sum: &mut [f32]) {
-    // Without values, chunks of one, of which there are none.
-    let of_each = received.chunks_exact(sum.len().max(1)).enumerate();
-    for (rank, bits) in of_each {
-        for (sum, bits) in sum.iter_mut().zip(bits) {
-            let value = from_bfloat16(*bits);
-            *sum = if rank == 0 { value } else { *sum + value };
-        }
     }
 }
 

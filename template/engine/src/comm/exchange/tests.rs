@@ -1,4 +1,8 @@
 use burn::tensor::Device;
+use kiln_kernels::{
+    elementwise::{from_bfloat16, to_bfloat16},
+    threads::PIECE,
+};
 
 use super::*;
 use crate::test_task::{PLAIN, Trained, options, set_up, train_by};

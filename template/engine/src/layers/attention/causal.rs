@@ -8,7 +8,7 @@ use burn::{
 };
 
 use super::shares;
-use crate::autodiff::operation::{Operation, OperationBackend, Primitive};
+use kiln_kernels::autodiff::operation::{Operation, OperationBackend, Primitive};
 
 /// From queries, keys and values to the output, all `[batch, heads, time, size]`.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ mod tests {
         },
         *,
     };
-    use crate::autodiff::operation::on_backend;
+    use kiln_kernels::autodiff::operation::on_backend;
 
     /// As on a GPU.
     fn own([queries, keys, values]: [Tensor<4>; 3]) -> Option<Tensor<4>> {

@@ -2,17 +2,16 @@
 
 #[cfg(any(feature = "gpu", all(test, feature = "cpu-layers")))]
 mod causal;
-#[cfg(feature = "cpu-layers")]
-pub(super) mod self_attention;
 
 #[cfg(feature = "gpu")]
 use burn::backend::Cube;
 use burn::tensor::{Bool, Device, FloatDType, Tensor, activation::softmax};
 
 #[cfg(feature = "gpu")]
-use self::causal::Causal;
+use kiln_kernels::autodiff::operation::on_backend;
+
 #[cfg(feature = "gpu")]
-use crate::autodiff::operation::on_backend;
+use self::causal::Causal;
 use crate::{anomalies::Watch, flops, precision};
 
 /// Scaled dot-product attention of each position to itself and those before it: from queries, keys and values
@@ -56,10 +55,18 @@ pub fn causal_self_attention(all: Tensor<3>, heads: usize) -> Tensor<3> {
     let watch = Watch::begin("causal_self_attention", None);
     let all = watch.input(all);
     #[cfg(feature = "cpu-layers")]
-    if let Some(output) = self_attention::on_cpu(&all, heads) {
+    if let Some(output) = on_cpu(&all, heads) {
         return watch.output(output);
     }
     watch.output(attend_by_heads(all, heads))
+}
+
+/// By the kernel of the CPU; `None` if unsupported. `3 * heads` divides the last dimension.
+#[cfg(feature = "cpu-layers")]
+pub(super) fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
+    precision::scale_gradients([all.clone()], |[all]| {
+        kiln_kernels::layers::attention::on_cpu(&all, heads, precision::active())
+    })
 }
 
 /// As [`causal_self_attention`], by [`attend`].

@@ -1,14 +1,12 @@
 //! Messages between replicas and the parameter server, and their encoding.
 
 use anyhow::{Context, Result, bail};
+use kiln_kernels::elementwise::{from_bfloat16, to_bfloat16};
 
 use crate::{
     bytes::{extend, to_values},
     checkpoint::interrupt::Stop,
-    comm::{
-        ExchangePrecision,
-        exchange::{from_bfloat16, to_bfloat16},
-    },
+    comm::ExchangePrecision,
 };
 
 /// A request to the parameter server.

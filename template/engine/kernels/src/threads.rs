@@ -20,7 +20,7 @@ thread_local! {
 ///
 /// # Errors
 /// The threads cannot be started.
-pub(crate) fn start_threads(cores: usize) -> Result<Arc<ThreadPool>> {
+pub fn start_threads(cores: usize) -> Result<Arc<ThreadPool>> {
     let own_cores = cores_to_keep(cores);
     let threads = ThreadPoolBuilder::new()
         .num_threads(cores)
@@ -48,7 +48,7 @@ fn cores_to_keep(threads: usize) -> Vec<CoreId> {
 }
 
 /// Makes [`on_all_threads`] compute on `threads` when this thread, a replica's, calls it.
-pub(crate) fn share_threads(threads: Arc<ThreadPool>) {
+pub fn share_threads(threads: Arc<ThreadPool>) {
     SHARED.set(Some(threads));
 }
 

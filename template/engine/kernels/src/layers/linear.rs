@@ -1,4 +1,4 @@
-//! [`super::linear()`] on Burn's CPU backend.
+//! Linear layers.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
@@ -9,8 +9,8 @@ use rayon::prelude::*;
 
 use crate::{
     autodiff::operation::{self, Operation, tensor},
-    comm::add,
-    precision::{self, Half},
+    elementwise::add,
+    half::Half,
     products::{
         matrix::{Matrix, Threads},
         multiply_in,
@@ -22,7 +22,11 @@ const TILE: usize = 16;
 
 /// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, or shapes
 /// that do not match, which Burn's layer reports.
-pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>> {
+pub fn on_cpu<const D: usize>(
+    layer: &Linear,
+    half: Option<Half>,
+    x: &Tensor<D>,
+) -> Option<Tensor<D>> {
     let [inputs, outputs] = layer.weight.dims();
     let dims = x.dims();
     if dims.last() != Some(&inputs) || dims.contains(&0) || outputs == 0 {
@@ -31,7 +35,7 @@ pub fn on_cpu<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<Tensor<D>
     let product = Product {
         inputs,
         outputs,
-        half: precision::active(),
+        half,
     };
     let weight = layer.weight.val();
     match &layer.bias {
@@ -196,7 +200,7 @@ mod tests {
     }
 
     fn own(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
-        on_cpu(layer, &x).expect("a layer for this module")
+        on_cpu(layer, None, &x).expect("a layer for this module")
     }
 
     /// The output, and the gradients of input, weight and bias (if any), for a non-constant gradient of the
@@ -284,7 +288,7 @@ mod tests {
     fn sizes_that_do_not_fit_are_left_to_burn() {
         let device = device();
         let linear = LinearConfig::new(5, 7).init(&device);
-        assert!(on_cpu(&linear, &random([1, 2, 4], &device)).is_none());
-        assert!(on_cpu(&linear, &random([1, 0, 5], &device)).is_none());
+        assert!(on_cpu(&linear, None, &random([1, 2, 4], &device)).is_none());
+        assert!(on_cpu(&linear, None, &random([1, 0, 5], &device)).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! [`super::gelu()`] on Burn's CPU backend.
+//! GELU.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},

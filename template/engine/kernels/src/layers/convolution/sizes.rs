@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::precision::Half;
+use crate::half::Half;
 
 /// Approximate number of unfolded values per piece, half a MiB.
 const VALUES: usize = 1 << 17;

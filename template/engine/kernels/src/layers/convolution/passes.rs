@@ -8,7 +8,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::sizes::{Convolution, Piece};
-use crate::comm::add;
+use crate::elementwise::add_inline as add;
 
 /// Values per copy: runs are read and written rounded up to this many values.
 pub const LANES: usize = 8;

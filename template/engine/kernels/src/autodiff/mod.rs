@@ -9,11 +9,11 @@ pub mod operation;
 use burn::tensor::Tensor;
 
 #[cfg(any(feature = "gpu", feature = "cpu-layers"))]
-pub(crate) use map_gradient::map_gradient;
+pub use map_gradient::map_gradient;
 
 /// Without custom operations.
 #[cfg(not(any(feature = "gpu", feature = "cpu-layers")))]
-pub(crate) fn map_gradient<const D: usize>(
+pub fn map_gradient<const D: usize>(
     _: &Tensor<D>,
     _: impl Fn(Tensor<D>) -> Tensor<D>,
 ) -> Option<Tensor<D>> {

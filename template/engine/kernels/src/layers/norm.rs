@@ -1,4 +1,4 @@
-//! [`super::layer_norm()`] on Burn's CPU backend.
+//! Layer norm.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::rows::{ROWS, sum, sum_of_pairs};
 use crate::{
     autodiff::operation::{self, Operation, tensor},
-    comm::add,
+    elementwise::add_inline as add,
     vectors::vectorized,
 };
 
@@ -32,7 +32,7 @@ pub fn on_cpu<const D: usize>(layer: &LayerNorm, x: &Tensor<D>) -> Option<Tensor
 }
 
 /// The epsilon of a layer, a private field that Burn only displays, to all digits.
-pub(super) fn epsilon(layer: &LayerNorm) -> Option<f64> {
+pub fn epsilon(layer: &LayerNorm) -> Option<f64> {
     let content = layer.custom_content(Content::new(DisplaySettings::new()))?;
     let mut attributes = content.attributes.into_iter();
     let epsilon = attributes.find(|attribute| attribute.name == "epsilon")?;

@@ -1,4 +1,4 @@
-//! [`super::cross_entropy()`] on Burn's CPU backend.
+//! The cross-entropy of labels.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},

@@ -1,4 +1,4 @@
-//! [`super::conv2d`] on Burn's CPU backend: batches split into pieces for all threads.
+//! Convolutions: batches split into pieces for all threads.
 
 mod passes;
 mod sizes;
@@ -19,8 +19,8 @@ use self::{
 };
 use crate::{
     autodiff::operation::{self, Operation, tensor},
-    comm::add,
-    precision,
+    elementwise::add,
+    half::Half,
 };
 
 /// Parts of a batch with partial gradient sums; independent of the number of threads, for a fixed order
@@ -38,9 +38,14 @@ pub fn is_2x2(pool: &MaxPool2d) -> bool {
 }
 
 /// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, groups,
-/// or shapes that do not match, which Burn's layer reports.
-pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> {
-    let convolution = convolution(layer, pooled, x)?;
+/// or shapes that do not match, which Burn's layer reports. If `pooled`, a ReLU and a 2x2 max pooling follow.
+pub fn on_cpu(
+    layer: &Conv2d,
+    pooled: bool,
+    half: Option<Half>,
+    x: &Tensor<4>,
+) -> Option<Tensor<4>> {
+    let convolution = convolution(layer, pooled, half, x)?;
     let weight = layer.weight.val();
     match &layer.bias {
         Some(bias) => operation::on_cpu(convolution, [x, &weight, &bias.val()]),
@@ -48,7 +53,12 @@ pub fn on_cpu(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Tensor<4>> 
     }
 }
 
-fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolution> {
+fn convolution(
+    layer: &Conv2d,
+    pooled: bool,
+    half: Option<Half>,
+    x: &Tensor<4>,
+) -> Option<Convolution> {
     let [batch, channels, height, width] = x.dims();
     let [outputs, inputs, rows, columns] = layer.weight.dims();
     let image = [height, width];
@@ -72,7 +82,7 @@ fn convolution(layer: &Conv2d, pooled: bool, x: &Tensor<4>) -> Option<Convolutio
         dilation: layer.dilation,
         padding,
         pooled,
-        half: precision::active(),
+        half,
     };
     let is_ours = layer.groups == 1 && inputs == channels && batch > 0;
     let is_ours = is_ours && convolution.fits() && convolution.output_values() > 0;
@@ -254,7 +264,7 @@ mod tests {
     }
 
     fn own(pooled: bool) -> impl Fn(&Conv2d, Tensor<4>) -> Tensor<4> {
-        move |conv, x| on_cpu(conv, pooled, &x).expect("a convolution for this module")
+        move |conv, x| on_cpu(conv, pooled, None, &x).expect("a convolution for this module")
     }
 
     fn of_burn(pooled: bool) -> impl Fn(&Conv2d, Tensor<4>) -> Tensor<4> {
@@ -324,9 +334,9 @@ mod tests {
         for (config, [_, channels, height, width]) in cases() {
             let conv = config.init(&device);
             let images = random([5, channels, height, width], &device);
-            let all = on_cpu(&conv, false, &images).unwrap();
+            let all = on_cpu(&conv, false, None, &images).unwrap();
             for (number, image) in images.split(1, 0).into_iter().enumerate() {
-                let alone = on_cpu(&conv, false, &image).unwrap().into_data();
+                let alone = on_cpu(&conv, false, None, &image).unwrap().into_data();
                 let of_all = all.clone().narrow(0, number, 1).into_data();
                 assert_eq!(alone, of_all, "{conv}, image {number}");
             }
@@ -338,9 +348,11 @@ mod tests {
         let device = device();
         let conv = Conv2dConfig::new([3, 4], [3, 3]).init(&device);
         let x = random([5, 3, 10, 10], &device);
-        let recorded = on_cpu(&conv, true, &x).unwrap().into_data();
+        let recorded = on_cpu(&conv, true, None, &x).unwrap().into_data();
         assert_eq!(
-            on_cpu(&conv.valid(), true, &x.inner()).unwrap().into_data(),
+            on_cpu(&conv.valid(), true, None, &x.inner())
+                .unwrap()
+                .into_data(),
             recorded
         );
     }
@@ -350,7 +362,7 @@ mod tests {
         let device = device();
         let conv = Conv2dConfig::new([3, 4], [3, 3]).init(&device).no_grad();
         let x = random([5, 3, 10, 10], &device).require_grad();
-        let gradients = on_cpu(&conv, true, &x).unwrap().sum().backward();
+        let gradients = on_cpu(&conv, true, None, &x).unwrap().sum().backward();
         assert!(conv.weight.grad(&gradients).is_none());
         let expected = of_burn(true)(&conv, x.clone()).sum().backward();
         let [own, burns] = [&gradients, &expected].map(|all| x.grad(all).unwrap().into_data());
@@ -365,7 +377,7 @@ mod tests {
             let mut values = [1.0; 4];
             values[place] = f32::NAN;
             let x = Tensor::<1>::from_floats(values, &device).reshape([1, 1, 2, 2]);
-            let pooled: f32 = on_cpu(&conv, true, &x).unwrap().into_scalar();
+            let pooled: f32 = on_cpu(&conv, true, None, &x).unwrap().into_scalar();
             assert!(pooled.is_nan(), "{place}");
         }
     }
@@ -375,7 +387,7 @@ mod tests {
         let device = device();
         let x = random([2, 4, 5, 5], &device);
         let is_left = |config: Conv2dConfig, x: &Tensor<4>| {
-            on_cpu(&config.init(&x.device()), false, x).is_none()
+            on_cpu(&config.init(&x.device()), false, None, x).is_none()
         };
         let conv = |channels| Conv2dConfig::new(channels, [3, 3]);
         assert!(!is_left(conv([4, 4]), &x));

@@ -1,4 +1,4 @@
-//! [`super::causal_self_attention()`] on Burn's CPU backend: nothing is transposed, sliced or padded.
+//! Causal self-attention: nothing is transposed, sliced or padded.
 
 use burn::{
     backend::{Flex, flex::FlexTensor},
@@ -8,8 +8,8 @@ use rayon::prelude::*;
 
 use crate::{
     autodiff::operation::{self, Operation, tensor},
+    half::Half,
     layers::rows::{largest, sum, sum_of_pairs},
-    precision::{self, Half},
     products::{
         matrix::{Matrix, Threads},
         multiply_in,
@@ -19,7 +19,7 @@ use crate::{
 
 /// The output; `None` if unsupported: another device or type, gradient checkpointing, or no values. `3 * heads`
 /// divides the last dimension.
-pub fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
+pub fn on_cpu(all: &Tensor<3>, heads: usize, half: Option<Half>) -> Option<Tensor<3>> {
     let [batch, time, width] = all.dims();
     if [batch, time, width].contains(&0) {
         return None;
@@ -29,9 +29,9 @@ pub fn on_cpu(all: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
         time,
         width: width / 3,
         heads,
-        half: precision::active(),
+        half,
     };
-    precision::scale_gradients([all.clone()], |[all]| operation::on_cpu(attention, [&all]))
+    operation::on_cpu(attention, [all])
 }
 
 /// From `[batch, time, 3 * width]` to `[batch, time, width]`.
