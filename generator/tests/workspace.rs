@@ -416,7 +416,10 @@ fn a_listed_path_makes_a_member() {
     let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"a\", \"m\"]\n";
     place.put("Cargo.toml", manifest);
     out(&new(&place, ".", "m"));
-    assert_eq!(members(place.path()).unwrap(), ["a", "kiln-engine", "kiln-kernels", "m"]);
+    assert_eq!(
+        members(place.path()).unwrap(),
+        ["a", "kiln-engine", "kiln-kernels", "m"]
+    );
 
     let place = Place::new();
     package(&place, "a");

@@ -39,6 +39,10 @@
 // Tests read as they like: see `clippy.toml`.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+// Checkpoints and values that are read from a GPU are tensors on the CPU.
+#[cfg(not(feature = "flex"))]
+compile_error!("the CPU is needed beside every GPU: enable the feature `flex` of this crate");
+
 mod anomalies;
 mod bytes;
 pub mod checkpoint;
