@@ -25,9 +25,11 @@ const SMALL: &str =
 fn trainings_end_early_and_on_parts_of_the_data() {
     let project = Project::default_answers();
     let trainer = Trainer::new(&project);
-    let tests: [fn(&Trainer); 7] = [
+    let tests: [fn(&Trainer); 9] = [
         patience_is_kept_over_kills,
         every_strategy_ends_early,
+        every_strategy_validates_as_often_as_asked,
+        epochs_without_a_validation_are_kept_over_kills,
         time_ends_a_training_within_an_epoch,
         a_limited_training_is_another_one,
         a_few_batches_are_learnt_by_heart,
@@ -189,14 +191,100 @@ fn time_counts_over_kills(trainer: &Trainer) {
     assert_eq!(log_without_seconds(&runs), log_without_seconds(&whole));
 }
 
+const STRATEGIES: [&str; 5] = [
+    "one-device",
+    "mirrored --replicas 1",
+    "mirrored --replicas 3",
+    "parameter-server --replicas 2",
+    "model-parallel --micro-batches 2",
+];
+
+/// The epochs of a split in a log.
+fn epochs_of(log: &[Value], split: &str) -> Vec<u64> {
+    let lines = log.iter().filter(|line| line["split"] == split);
+    lines.map(|line| line["epoch"].as_u64().unwrap()).collect()
+}
+
+fn every_strategy_validates_as_often_as_asked(trainer: &Trainer) {
+    for strategy in STRATEGIES {
+        let options =
+            format!("--strategy {strategy} --limit-train 96 --limit-validation 20 --keep 9");
+        let name = format!("runs/seldom-{}", strategy.replace(' ', "-"));
+        let seldom = format!("{options} --epochs 5 --validation-epochs 2");
+        let printed = trainer.run(&name, &format!("{seldom} train"));
+        let runs = trainer.runs(&name);
+        let log = log_without_seconds(&runs);
+        assert_eq!(epochs_of(&log, "train"), [1, 2, 3, 4, 5], "{strategy}");
+        assert_eq!(epochs_of(&log, "validation"), [2, 4, 5], "{strategy}");
+        for (epoch, is_validated) in (1..).zip([false, true, false, true, true]) {
+            let line = printed
+                .lines()
+                .find(|line| line.contains(&format!("epoch {epoch}/5")));
+            let line = line.unwrap_or_else(|| panic!("{strategy}, epoch {epoch}: {printed}"));
+            assert!(line.contains("train  loss"), "{strategy}: {line}");
+            assert_eq!(
+                line.contains("validation"),
+                is_validated,
+                "{strategy}: {line}"
+            );
+        }
+        // Each epoch has a checkpoint, and a validation the metrics that choose the best one.
+        let have_metrics = checkpoints(&runs).into_values().map(|checkpoint| {
+            let validation = manifest(&checkpoint)["validation"].clone();
+            validation
+                .as_object()
+                .is_some_and(|metrics| !metrics.is_empty())
+        });
+        let have_metrics: Vec<bool> = have_metrics.collect();
+        assert_eq!(have_metrics, [false, true, false, true, true], "{strategy}");
+        trainer.run(&name, "test --checkpoint best");
+
+        // Patience counts validations.
+        let name = format!("{name}-patient");
+        let patient = "--epochs 9 --validation-epochs 2 --patience 1 --min-delta 2 train";
+        trainer.run(&name, &format!("{options} {patient}"));
+        let patient = self::log(&trainer.runs(&name));
+        assert_eq!(epochs_of(&patient, "train"), [1, 2, 3, 4], "{strategy}");
+        assert_eq!(epochs_of(&patient, "validation"), [2, 4], "{strategy}");
+
+        // Validations do not change a bit of the training.
+        if !strategy.starts_with("parameter-server") {
+            let name = format!("{name}-often");
+            trainer.run(&name, &format!("{options} --epochs 5 train"));
+            let often = trainer.runs(&name);
+            assert_eq!(latest_state(&runs), latest_state(&often), "{strategy}");
+            let mut expected = log_without_seconds(&often);
+            expected.retain(|line| {
+                line["split"] == "train" || ![1, 3].map(Value::from).contains(&line["epoch"])
+            });
+            assert_eq!(log, expected, "{strategy}");
+        }
+    }
+}
+
+fn epochs_without_a_validation_are_kept_over_kills(trainer: &Trainer) {
+    let options = "--replicas 2 --epochs 30 --limit-train 320 --limit-validation 50 --checkpoint-steps 4 \
+                   --validation-epochs 7 --checkpoint-epochs 3 train";
+    let start = Instant::now();
+    trainer.run("runs/seldom", options);
+    let time = start.elapsed();
+    let whole = trainer.runs("runs/seldom");
+    let log = log_without_seconds(&whole);
+    assert_eq!(epochs_of(&log, "validation"), [7, 14, 21, 28, 30]);
+    let killed = trainer.runs("runs/seldom-killed");
+    for kill in 0..4 {
+        let resume = if kill == 0 { "" } else { " --resume" };
+        let running = trainer.start("runs/seldom-killed", &format!("{options}{resume}"));
+        sleep(time / 4);
+        running.kill();
+    }
+    trainer.run("runs/seldom-killed", &format!("{options} --resume"));
+    assert_eq!(latest_state(&killed), latest_state(&whole));
+    assert_eq!(log_without_seconds(&killed), log);
+}
+
 fn every_strategy_ends_early(trainer: &Trainer) {
-    for strategy in [
-        "one-device",
-        "mirrored --replicas 1",
-        "mirrored --replicas 3",
-        "parameter-server --replicas 2",
-        "model-parallel --micro-batches 2",
-    ] {
+    for strategy in STRATEGIES {
         let options = format!(
             "--strategy {strategy} --limit-train 96 --limit-validation 20 --epochs 9 train"
         );

@@ -210,6 +210,10 @@ pub struct Options {
     #[arg(long, global = true)]
     pub resume: bool,
 
+    /// Validate after every N epochs, and after the last one. The best checkpoint is one of a validated epoch.
+    #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub validation_epochs: usize,
+
     /// Save a checkpoint after every N epochs, and after the last one.
     #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub checkpoint_epochs: usize,
@@ -311,6 +315,11 @@ impl Options {
     pub fn saves_after(&self, step: usize) -> bool {
         self.checkpoint_steps
             .is_some_and(|steps| step.is_multiple_of(steps))
+    }
+
+    /// Whether a validation is due after epoch number `epoch`, from 1.
+    pub fn validates_after_epoch(&self, epoch: usize) -> bool {
+        epoch >= self.epochs || epoch.is_multiple_of(self.validation_epochs)
     }
 
     /// Whether a checkpoint is due after epoch number `epoch`, from 1.
@@ -701,9 +710,20 @@ mod tests {
     }
 
     #[test]
+    fn the_last_epoch_is_validated_and_each_of_the_interval() {
+        let options = parsed(&["--epochs", "8", "--validation-epochs", "3"]).unwrap();
+        let validated = (1..=8).filter(|epoch| options.validates_after_epoch(*epoch));
+        assert_eq!(validated.collect::<Vec<_>>(), [3, 6, 8]);
+    }
+
+    #[test]
     fn early_stopping_and_limits_are_checked() {
         for (words, messages) in [
             (&["--patience", "0"][..], ["--patience", "at least 1"]),
+            (
+                &["--validation-epochs", "0"],
+                ["--validation-epochs", "at least 1"],
+            ),
             (
                 &["--patience", "2", "--min-delta", "-1"],
                 ["--min-delta", "0 or more"],

@@ -587,6 +587,15 @@ impl Report {
         terminal::print(console::wrap(&head, &groups, terminal::width()));
     }
 
+    /// Reports the training of an epoch that has no validation.
+    pub fn end_without_validation(&mut self, epoch: usize) {
+        if self.speaks {
+            let head = format!("epoch {}", self.place(Split::Train, epoch));
+            let groups = [mem::take(&mut self.line)];
+            terminal::print(console::wrap(&head, &groups, terminal::width()));
+        }
+    }
+
     fn place(&self, split: Split, epoch: usize) -> String {
         match split {
             Split::Test => String::new(),

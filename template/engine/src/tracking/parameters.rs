@@ -6,7 +6,7 @@ use super::Parameters;
 use crate::run_record::RunRecord;
 
 /// Options that do not change the results of a training, or that are of one start or one machine.
-const LEFT_OUT: [&str; 23] = [
+const LEFT_OUT: [&str; 24] = [
     "check-replicas",
     "checkpoint-epochs",
     "checkpoint-steps",
@@ -30,6 +30,7 @@ const LEFT_OUT: [&str; 23] = [
     "replicas", // as given; the number in use is a parameter
     "resume",
     "timeout",
+    "validation-epochs",
 ];
 
 /// The options that may change the results, by name without dashes, in the order of definition, and the

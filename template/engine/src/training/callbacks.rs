@@ -42,7 +42,8 @@ pub struct CallbackContext {
     pub losses: Losses,
     /// The training metrics of the finished epoch, over all replicas; empty after a step.
     pub metrics: Vec<MergedMetric>,
-    /// The validation metrics after the epoch, by name; empty after a step.
+    /// The validation metrics after the epoch, by name; empty after a step and after an epoch without a
+    /// validation.
     pub validation: IndexMap<String, f64>,
     stop_reason: OnceCell<String>,
 }
@@ -59,7 +60,7 @@ impl CallbackContext {
         }
     }
 
-    /// The context after the epoch of `progress` and its validation.
+    /// The context after the epoch of `progress` and its validation, if it has one.
     pub fn after_epoch(
         progress: Progress,
         metrics: Vec<MergedMetric>,
@@ -116,7 +117,7 @@ impl<T> Callbacks<T> {
         self.with(When::AtStep(step), callback)
     }
 
-    /// Calls `callback` after every `epochs` epochs and their validation; never for 0.
+    /// Calls `callback` after every `epochs` epochs and their validation, if due; never for 0.
     #[must_use]
     pub fn every_epochs(
         self,

@@ -311,8 +311,8 @@ impl<'a, T: Task> Training<'a, T> {
         Ok(())
     }
 
-    /// Saves a checkpoint if due, runs `validate`, and saves the results. `validate` returns the metrics by
-    /// name, or `None` if a signal stopped it. Returns false if training stops before its last epoch.
+    /// Saves a checkpoint if due, runs `validate` if due, and saves the results. `validate` returns the metrics
+    /// by name, or `None` if a signal stopped it. Returns false if training stops before its last epoch.
     ///
     /// # Errors
     /// The error of `validate` or of a callback, a non-finite validation loss, or a file cannot be written.
@@ -340,15 +340,22 @@ impl<'a, T: Task> Training<'a, T> {
         let Progress { epoch, step, .. } = self.progress;
         // Its error names the update; a validation only shows that parameters are not finite.
         globals::strategy()?.run_on_all(|_| globals::read_gradient_norms())?;
-        // A validation that fails or is stopped costs no epoch: a resumed training begins with it.
+        let is_validated = self.options.validates_after_epoch(epoch);
         let is_due = self.options.saves_after_epoch(epoch);
-        if is_due {
+        // A validation that fails or is stopped costs no epoch: a resumed training begins with it.
+        if is_due && is_validated {
             self.save_unless_saved()?;
         }
         let metrics = globals::merged_metrics::<T>(Split::Train)?;
         self.report.end(step, &metrics)?;
-        let data = &self.datasets.validation;
-        let Some(validation) = validate(self.progress, data, self.report)? else {
+        let validation = match is_validated {
+            true => validate(self.progress, &self.datasets.validation, self.report)?,
+            false => {
+                self.report.end_without_validation(epoch);
+                Some(IndexMap::new())
+            }
+        };
+        let Some(validation) = validation else {
             self.save_unless_saved()?;
             Checkpoints::finish(&mut self.writer)?;
             self.state = State::Stopped;
@@ -363,7 +370,9 @@ impl<'a, T: Task> Training<'a, T> {
         self.report.parameters::<T>(step)?;
         let context = CallbackContext::after_epoch(self.progress, metrics, validation.clone());
         self.callbacks.after_epoch(context, self.report)?;
-        self.stopping.note_validation(&validation)?;
+        if is_validated {
+            self.stopping.note_validation(&validation)?;
+        }
         if let Some(reason) = self.stopping.out_of_patience() {
             self.callbacks.stop(reason);
         }
