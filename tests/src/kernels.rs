@@ -1,8 +1,9 @@
 //! Kernels of the engine, its loops over numbers, which debug builds must optimise.
 //!
-//! `[profile.dev.package.kiln-engine]` and `[profile.dev.package.kiln-kernels]` do so. A function with type or constant parameters, or with `#[inline]`, is
-//! however compiled where it is used: in the project's own crate, whose debug builds are not optimised. A kernel in
-//! it takes several times as long. Such functions are in the program, and not in the engine's library.
+//! `[profile.dev.package.kiln-engine]` and `[profile.dev.package.kiln-kernels]` do so. A function with type or constant
+//! parameters, or with `#[inline]`, is however compiled where it is used: in the project's own crate, whose debug builds
+//! are not optimised. A kernel in it takes several times as long. Such functions are in the program, and not in the
+//! engine's libraries.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -141,8 +142,8 @@ pub fn are_optimised(program: &Path) {
     );
 }
 
-/// The symbols of the engine's libraries in the shared debug builds, one of each crate for each choice of features. Those of generic
-/// functions in a program are never among them, as they have a hash of the crate that uses the function.
+/// The symbols of the engine's libraries in the shared debug builds, one of each crate for each choice of features.
+/// Those of generic functions in a program are never among them, as they have a hash of the crate that uses the function.
 fn engines() -> HashSet<String> {
     let files = fs::read_dir(shared_target().join("debug/deps")).expect("shared builds");
     let files = files.map(|file| file.expect("a file").path());

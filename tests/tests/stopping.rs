@@ -41,6 +41,17 @@ fn trainings_end_early_and_on_parts_of_the_data() {
     time_counts_over_kills(&trainer);
 }
 
+/// Trains with `kills` kills and resumes, spread over `time`, which a training without them takes.
+fn train_with_kills(trainer: &Trainer, runs: &str, options: &str, time: Duration, kills: u32) {
+    for kill in 0..kills {
+        let resume = if kill == 0 { "" } else { " --resume" };
+        let running = trainer.start(runs, &format!("{options}{resume}"));
+        sleep(time / kills);
+        running.kill();
+    }
+    trainer.run(runs, &format!("{options} --resume"));
+}
+
 fn patience_is_kept_over_kills(trainer: &Trainer) {
     let options = format!("{SMALL} --patience 3 train");
     let start = Instant::now();
@@ -49,13 +60,7 @@ fn patience_is_kept_over_kills(trainer: &Trainer) {
     let whole = trainer.runs("runs/patient");
     assert!(log(&whole).len() < 200, "it did not end early: {printed}");
     let killed = trainer.runs("runs/killed");
-    for kill in 0..3 {
-        let resume = if kill == 0 { "" } else { " --resume" };
-        let running = trainer.start("runs/killed", &format!("{options}{resume}"));
-        sleep(time / 3);
-        running.kill();
-    }
-    trainer.run("runs/killed", &format!("{options} --resume"));
+    train_with_kills(trainer, "runs/killed", &options, time, 3);
     assert_eq!(latest_state(&killed), latest_state(&whole));
     assert_eq!(log_without_seconds(&killed), log_without_seconds(&whole));
 
@@ -272,13 +277,7 @@ fn epochs_without_a_validation_are_kept_over_kills(trainer: &Trainer) {
     let log = log_without_seconds(&whole);
     assert_eq!(epochs_of(&log, "validation"), [7, 14, 21, 28, 30]);
     let killed = trainer.runs("runs/seldom-killed");
-    for kill in 0..4 {
-        let resume = if kill == 0 { "" } else { " --resume" };
-        let running = trainer.start("runs/seldom-killed", &format!("{options}{resume}"));
-        sleep(time / 4);
-        running.kill();
-    }
-    trainer.run("runs/seldom-killed", &format!("{options} --resume"));
+    train_with_kills(trainer, "runs/seldom-killed", options, time, 4);
     assert_eq!(latest_state(&killed), latest_state(&whole));
     assert_eq!(log_without_seconds(&killed), log);
 }
