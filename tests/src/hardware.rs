@@ -5,7 +5,7 @@ use crate::{abilities::add_a_group, mpi, rendered::Project, without_llvm::withou
 
 /// Crates that are built only for this project, or once more for it: optimising them takes longer than the
 /// trainings of these tests.
-const UNOPTIMISED: [&str; 64] = [
+const UNOPTIMISED: [&str; 69] = [
     "ash",
     "axum",
     "burn-autodiff",
@@ -22,6 +22,7 @@ const UNOPTIMISED: [&str; 64] = [
     "burn-router",
     "burn-std",
     "burn-tensor",
+    "combine",
     "cubecl-common",
     "cubecl-core",
     "cubecl-cpp",
@@ -57,6 +58,7 @@ const UNOPTIMISED: [&str; 64] = [
     "noq",
     "noq-proto",
     "nvml-wrapper",
+    "pliron",
     "pliron-llvm",
     "portmapper",
     "reqwest",
@@ -64,12 +66,15 @@ const UNOPTIMISED: [&str; 64] = [
     "simple-dns",
     "tokio",
     "tracing-subscriber",
+    "tungstenite",
     "turso_core",
     "turso_parser",
     "turso_sync_engine",
     "turso_sync_sdk_kit",
+    "wgpu",
     "wgpu-core",
     "wgpu-hal",
+    "wide",
 ];
 
 /// The default project, with a [group](add_a_group) of parameters, for GPUs of wgpu and CUDA, of which the latter come

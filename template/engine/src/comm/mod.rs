@@ -17,7 +17,4 @@ pub use cross_device_ops::{CrossDeviceOps, ReduceOp, SharedMemory};
 pub use exchange::ExchangePrecision;
 pub use gradient_server::GradientServer;
 
-pub use kiln_kernels::{
-    elementwise::add,
-    threads::{PIECE, on_all_threads},
-};
+pub use kiln_kernels::elementwise::add;

@@ -584,15 +584,15 @@ impl Report {
                 (fields.remove(0), vec![fields])
             }
         };
-        terminal::print(console::wrap(&head, &groups, terminal::width()));
+        print_line(&head, &groups);
     }
 
     /// Reports the training of an epoch that has no validation.
     pub fn end_without_validation(&mut self, epoch: usize) {
         if self.speaks {
             let head = format!("epoch {}", self.place(Split::Train, epoch));
-            let groups = [mem::take(&mut self.line)];
-            terminal::print(console::wrap(&head, &groups, terminal::width()));
+            let line = mem::take(&mut self.line);
+            print_line(&head, &[line]);
         }
     }
 
@@ -606,6 +606,11 @@ impl Report {
             ),
         }
     }
+}
+
+/// Prints a line with its groups of values, wrapped to the width of the terminal.
+fn print_line(head: &str, groups: &[Vec<String>]) {
+    terminal::print(console::wrap(head, groups, terminal::width()));
 }
 
 /// True if writing failed for lack of permission or on a read-only file system.
