@@ -126,11 +126,13 @@ fn without_a_crash_of_mpirun(printed: &str) -> String {
         process.parse::<u32>().ok()
     };
     let mut lines = printed.lines();
-    let crashed = lines.find(|line| line.contains(CRASHES)).and_then(process);
-    let kept = printed
+    let Some(crashed) = lines.find(|line| line.contains(CRASHES)).and_then(process) else {
+        return printed.to_owned();
+    };
+    let others = printed
         .lines()
-        .filter(|line| crashed.is_none() || process(line) != crashed);
-    kept.flat_map(|line| [line, "\n"]).collect()
+        .filter(|line| process(line) != Some(crashed));
+    others.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// An uninterrupted training.
