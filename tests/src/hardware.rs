@@ -5,7 +5,7 @@ use crate::{abilities::add_a_group, mpi, rendered::Project, without_llvm::withou
 
 /// Crates that are built only for this project, or once more for it: optimising them takes longer than the
 /// trainings of these tests.
-const UNOPTIMISED: [&str; 69] = [
+const UNOPTIMISED: [&str; 64] = [
     "ash",
     "axum",
     "burn-autodiff",
@@ -23,17 +23,13 @@ const UNOPTIMISED: [&str; 69] = [
     "burn-std",
     "burn-tensor",
     "combine",
-    "cubecl-common",
-    "cubecl-core",
     "cubecl-cpp",
     "cubecl-cuda",
     "cubecl-environment",
     "cubecl-ir",
     "cubecl-llvm",
-    "cubecl-runtime",
     "cubecl-server",
     "cubecl-std",
-    "cubecl-wgpu",
     "cubek-attention",
     "cubek-convolution",
     "cubek-interpolate",
@@ -58,7 +54,6 @@ const UNOPTIMISED: [&str; 69] = [
     "noq",
     "noq-proto",
     "nvml-wrapper",
-    "pliron",
     "pliron-llvm",
     "portmapper",
     "reqwest",
@@ -78,14 +73,16 @@ const UNOPTIMISED: [&str; 69] = [
 ];
 
 /// The default project, with a [group](add_a_group) of parameters, for GPUs of wgpu and CUDA, of which the latter come
-/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share.
+/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share. It is
+/// without TensorBoard, which the unit tests of all other engines are with.
 ///
 /// # Panics
 /// The template cannot be rendered.
 pub fn project() -> Project {
     let settings = UNOPTIMISED.map(|name| format!("profile.dev.package.{name}.opt-level=0"));
     Project::unchanged("hardware", || {
-        let project = Project::with_answers_and_engine(&[("hardware", "wgpu")]);
+        let answers = [("hardware", "wgpu"), ("tensorboard", "no")];
+        let project = Project::with_answers_and_engine(&answers);
         add_a_group(&project);
         let features = match mpi::is_installed() {
             true => "autotune,cuda,remote,mpi",

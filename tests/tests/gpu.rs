@@ -30,6 +30,12 @@ const NO_CUDA: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "");
 /// Programs and tests on the GPU in software.
 const GPU: [(&str, &str); 3] = [vulkan::WANTED, FEW_CANDIDATES, NO_CUDA];
 
+/// The cache folder of the user.
+const CACHE: &str = "XDG_CACHE_HOME";
+
+/// Where Mesa, the driver, keeps what it compiles. Programs and tests share a folder.
+const COMPILED: &str = "MESA_SHADER_CACHE_DIR";
+
 /// In messages of what was tuned.
 const TUNED: &str = "operations tuned";
 
@@ -59,56 +65,66 @@ fn a_project_trains_on_a_gpu() {
         folder: project.path(),
         strategy: "mirrored",
     };
-    // Side by side, as each leaves a core idle for a third of its time.
-    let tuned: [&(dyn Fn() + Sync); 3] = [
-        &|| unit_tests_pass(&project),
-        &|| contract_tests_pass(&project),
-        &|| kernels_are_kept_and_shipped(&job),
-    ];
-    parallel::for_each(&tuned, |test| test());
-    let with_kept: [fn(&Job); 8] = [
-        a_gpu_goes_on_where_the_cpu_stopped,
-        a_gpu_is_not_waited_for_at_each_step,
-        a_gpu_is_measured,
-        a_full_disk_takes_no_kernels,
-        a_folder_that_may_only_be_read_takes_no_kernels,
-        what_is_no_bundle_is_refused,
-        a_gpu_in_software_is_used_where_it_is_asked_for,
-        a_gpu_is_for_one_process_of_a_job,
-    ];
-    parallel::for_each(&with_kept, |test| test(&job));
+    // Not more side by side: who waits for a GPU spins, and takes a core from those that compute.
+    let beside: [&(dyn Fn() + Sync); 2] = [&|| unit_tests_pass(&project), &|| {
+        kernels_are_kept_and_shipped(&job);
+        contract_tests_pass(&project, &job);
+        programs_with_kernels_pass(&job);
+    }];
+    parallel::for_each(&beside, |test| test());
     // Alone, as it is about seconds.
     what_is_compiled_is_told_and_stopped_at_once(&job);
+}
+
+/// What has the kernels of the first start.
+fn programs_with_kernels_pass(job: &Job) {
+    a_gpu_goes_on_where_the_cpu_stopped(job);
+    a_gpu_is_not_waited_for_at_each_step(job);
+    a_gpu_is_measured(job);
+    a_full_disk_takes_no_kernels(job);
+    a_folder_that_may_only_be_read_takes_no_kernels(job);
+    what_is_no_bundle_is_refused(job);
+    a_gpu_in_software_is_used_where_it_is_asked_for(job);
+    a_gpu_is_for_one_process_of_a_job(job);
 }
 
 /// The unit tests of project and engine. They keep kernels where programs do by default: in the cache folder of the
 /// user, in a file of this host.
 fn unit_tests_pass(project: &Project) {
-    tests_pass(project, &["test", "--workspace", "--lib"]);
+    tests_pass(project, &["test", "--workspace", "--lib"], "cache");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let kept = format!("cache/cubecl/{}.db", host.trim());
     assert!(project.path().join(&kept).is_file(), "no {kept}");
 }
 
-/// The contract of training: replicas that share a GPU give the results of one.
-fn contract_tests_pass(project: &Project) {
+/// The contract of training: replicas that share a GPU give the results of one. The cache folder of the user has the
+/// kernels of a bundle, so that only those for batches of other sizes are tuned.
+fn contract_tests_pass(project: &Project, job: &Job) {
+    let cache = "cache-with-bundle";
+    let mut training = gpu_alone(job);
+    training.args(["--kernels", BUNDLE, "--output-dir", "runs/bundle"]);
+    training.args(SHORT).env(CACHE, job.folder.join(cache));
+    let printed = succeeds(&mut training, TRAINING);
+    assert!(!printed.contains(TUNED), "{printed}");
     let contract = ["test", "--test", "contract", "--", "strategy::", "train::"];
-    let printed = tests_pass(project, &contract);
+    let printed = tests_pass(project, &contract, cache);
     let passed = "replicas_train_to_the_weights_of_one ... ok";
     assert!(printed.contains(passed), "{printed}");
 }
 
-/// Runs tests on the GPU, with a folder of kernels for all; returns what they print.
-fn tests_pass(project: &Project, tests: &[&str]) -> String {
-    let cache = project.path().join("cache");
-    let cache = ("XDG_CACHE_HOME", cache.to_str().unwrap());
-    project.cargo_with(tests, &[&GPU[..], &[cache]].concat())
+/// Runs tests on the GPU, with a cache folder of the user in the project's folder; returns what they print.
+fn tests_pass(project: &Project, tests: &[&str], cache: &str) -> String {
+    let cache = project.path().join(cache);
+    let compiled = project.path().join("mesa");
+    let folders = [(CACHE, &cache), (COMPILED, &compiled)];
+    let folders = folders.map(|(name, folder)| (name, folder.to_str().unwrap()));
+    project.cargo_with(tests, &[&GPU[..], &folders].concat())
 }
 
 /// The program on the GPU, without options.
 fn gpu_alone(job: &Job) -> Command {
     let mut command = job.alone();
-    command.envs(GPU);
+    command.envs(GPU).env(COMPILED, job.folder.join("mesa"));
     command
 }
 
@@ -231,6 +247,7 @@ fn through_shell(job: &Job, script: &str, cache: &str, bundle: &str, runs: &str)
         .args(["--kernels", bundle])
         .args(SHORT)
         .envs(GPU)
+        .env(COMPILED, job.folder.join("mesa"))
         .current_dir(&job.folder);
     command
 }
@@ -325,7 +342,9 @@ fn what_is_compiled_is_told_and_stopped_at_once(job: &Job) {
 }
 
 fn a_gpu_is_measured(job: &Job) {
-    gpu_measurement::is_tried(job, &job.folder.join(BUNDLE), &GPU);
+    let compiled = job.folder.join("mesa");
+    let variables = [&GPU[..], &[(COMPILED, compiled.to_str().unwrap())]].concat();
+    gpu_measurement::is_tried(job, &job.folder.join(BUNDLE), &variables);
 }
 
 /// A software GPU is slower than the CPU, so it must not be used by default.

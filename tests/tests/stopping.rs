@@ -215,56 +215,61 @@ fn every_strategy_validates_as_often_as_asked(trainer: &Trainer) {
         let options =
             format!("--strategy {strategy} --limit-train 96 --limit-validation 20 --keep 9");
         let name = format!("runs/seldom-{}", strategy.replace(' ', "-"));
-        let seldom = format!("{options} --epochs 5 --validation-epochs 2");
-        let printed = trainer.run(&name, &format!("{seldom} train"));
-        let runs = trainer.runs(&name);
-        let log = log_without_seconds(&runs);
-        assert_eq!(epochs_of(&log, "train"), [1, 2, 3, 4, 5], "{strategy}");
-        assert_eq!(epochs_of(&log, "validation"), [2, 4, 5], "{strategy}");
-        for (epoch, is_validated) in (1..).zip([false, true, false, true, true]) {
-            let line = printed
-                .lines()
-                .find(|line| line.contains(&format!("epoch {epoch}/5")));
-            let line = line.unwrap_or_else(|| panic!("{strategy}, epoch {epoch}: {printed}"));
-            assert!(line.contains("train  loss"), "{strategy}: {line}");
-            assert_eq!(
-                line.contains("validation"),
-                is_validated,
-                "{strategy}: {line}"
-            );
-        }
-        // Each epoch has a checkpoint, and a validation the metrics that choose the best one.
-        let have_metrics = checkpoints(&runs).into_values().map(|checkpoint| {
-            let validation = manifest(&checkpoint)["validation"].clone();
-            validation
-                .as_object()
-                .is_some_and(|metrics| !metrics.is_empty())
-        });
-        let have_metrics: Vec<bool> = have_metrics.collect();
-        assert_eq!(have_metrics, [false, true, false, true, true], "{strategy}");
-        trainer.run(&name, "test --checkpoint best");
-
-        // Patience counts validations.
-        let name = format!("{name}-patient");
-        let patient = "--epochs 9 --validation-epochs 2 --patience 1 --min-delta 2 train";
-        trainer.run(&name, &format!("{options} {patient}"));
-        let patient = self::log(&trainer.runs(&name));
-        assert_eq!(epochs_of(&patient, "train"), [1, 2, 3, 4], "{strategy}");
-        assert_eq!(epochs_of(&patient, "validation"), [2, 4], "{strategy}");
-
-        // Validations do not change a bit of the training.
+        every_second_epoch_and_the_last_are_validated(trainer, &name, &options);
+        patience_counts_validations(trainer, &format!("{name}-patient"), &options);
+        // Replicas of a parameter server do not train to equal bits twice.
         if !strategy.starts_with("parameter-server") {
-            let name = format!("{name}-often");
-            trainer.run(&name, &format!("{options} --epochs 5 train"));
-            let often = trainer.runs(&name);
-            assert_eq!(latest_state(&runs), latest_state(&often), "{strategy}");
-            let mut expected = log_without_seconds(&often);
-            expected.retain(|line| {
-                line["split"] == "train" || ![1, 3].map(Value::from).contains(&line["epoch"])
-            });
-            assert_eq!(log, expected, "{strategy}");
+            validations_do_not_change_a_bit_of_the_training(trainer, &name, &options);
         }
     }
+}
+
+/// In the log, in the report and in the checkpoints, of which each epoch has one; only a validation gives it the
+/// metrics that choose the best one.
+fn every_second_epoch_and_the_last_are_validated(trainer: &Trainer, name: &str, options: &str) {
+    let seldom = format!("{options} --epochs 5 --validation-epochs 2 train");
+    let printed = trainer.run(name, &seldom);
+    let runs = trainer.runs(name);
+    let log = log(&runs);
+    assert_eq!(epochs_of(&log, "train"), [1, 2, 3, 4, 5], "{options}");
+    assert_eq!(epochs_of(&log, "validation"), [2, 4, 5], "{options}");
+    let validated = [false, true, false, true, true];
+    for (epoch, is_validated) in (1..).zip(validated) {
+        let start = format!("epoch {epoch}/5");
+        let line = printed.lines().find(|line| line.contains(&start));
+        let line = line.unwrap_or_else(|| panic!("{options}, {start}: {printed}"));
+        assert!(line.contains("train  loss"), "{options}: {line}");
+        let has_validation = line.contains("validation");
+        assert_eq!(has_validation, is_validated, "{options}: {line}");
+    }
+    let have_metrics = checkpoints(&runs).into_values().map(|checkpoint| {
+        let validation = manifest(&checkpoint)["validation"].clone();
+        validation
+            .as_object()
+            .is_some_and(|metrics| !metrics.is_empty())
+    });
+    assert_eq!(have_metrics.collect::<Vec<bool>>(), validated, "{options}");
+    trainer.run(name, "test --checkpoint best");
+}
+
+fn patience_counts_validations(trainer: &Trainer, name: &str, options: &str) {
+    let patient = "--epochs 9 --validation-epochs 2 --patience 1 --min-delta 2 train";
+    trainer.run(name, &format!("{options} {patient}"));
+    let log = log(&trainer.runs(name));
+    assert_eq!(epochs_of(&log, "train"), [1, 2, 3, 4], "{options}");
+    assert_eq!(epochs_of(&log, "validation"), [2, 4], "{options}");
+}
+
+/// The training `name` of five epochs, with three validations, is compared to one with five.
+fn validations_do_not_change_a_bit_of_the_training(trainer: &Trainer, name: &str, options: &str) {
+    let often = format!("{name}-often");
+    trainer.run(&often, &format!("{options} --epochs 5 train"));
+    let [seldom, often] = [name, &often].map(|name| trainer.runs(name));
+    assert_eq!(latest_state(&seldom), latest_state(&often), "{options}");
+    let mut expected = log_without_seconds(&often);
+    let unvalidated = [1, 3].map(Value::from);
+    expected.retain(|line| line["split"] == "train" || !unvalidated.contains(&line["epoch"]));
+    assert_eq!(log_without_seconds(&seldom), expected, "{options}");
 }
 
 fn epochs_without_a_validation_are_kept_over_kills(trainer: &Trainer) {

@@ -31,19 +31,14 @@ fn the_default_crate_passes_its_own_tests() {
 /// A fast build of the engine, whose own tests compute little.
 const QUICK_ENGINE: &str = "profile.dev.package.kiln-engine.opt-level=0";
 
+/// The packages of the engine, for cargo.
+const ENGINE: [&str; 4] = ["-p", "kiln-engine", "-p", "kiln-kernels"];
+
 #[test]
 fn the_engine_passes_its_own_tests() {
     let project = Project::of_engine().with_settings([QUICK_ENGINE]);
     let features = format!("tensorboard,{}", shared_features());
-    let packages = ["-p", "kiln-engine", "-p", "kiln-kernels"];
-    project.cargo(&[&["test"], &packages[..], &["--features", &features]].concat());
-}
-
-#[test]
-#[ignore = "long"]
-fn the_engine_passes_its_tests_without_tensorboard() {
-    let project = Project::of_engine().with_settings([QUICK_ENGINE]);
-    project.cargo(&["test", "-p", "kiln-engine", "--lib", "report"]);
+    project.cargo(&[&["test"], &ENGINE[..], &["--features", &features]].concat());
 }
 
 #[test]
@@ -58,10 +53,9 @@ fn the_crates_are_clean() {
     project.cargo(&["fmt", "--all", "--check"]);
     let features = format!("tensorboard,{}", shared_features());
     let denied = ["--", "-D", "warnings"];
-    let packages = ["-p", "kiln-engine", "-p", "kiln-kernels"];
-    let clippy = [&["clippy"], &packages[..], &["--all-targets"]].concat();
+    let clippy = [&["clippy"], &ENGINE[..], &["--all-targets"]].concat();
     project.check(&clippy, &features, &denied);
-    let doc = [&["doc"], &packages[..], &["--no-deps"]].concat();
+    let doc = [&["doc"], &ENGINE[..], &["--no-deps"]].concat();
     project.check(&doc, &features, &[]);
 }
 
