@@ -266,10 +266,13 @@ fn validations_do_not_change_a_bit_of_the_training(trainer: &Trainer, name: &str
     trainer.run(&often, &format!("{options} --epochs 5 train"));
     let [seldom, often] = [name, &often].map(|name| trainer.runs(name));
     assert_eq!(latest_state(&seldom), latest_state(&often), "{options}");
+    // One has been tested since.
+    let mut log = log_without_seconds(&seldom);
+    log.retain(|line| line["split"] != "test");
     let mut expected = log_without_seconds(&often);
     let unvalidated = [1, 3].map(Value::from);
     expected.retain(|line| line["split"] == "train" || !unvalidated.contains(&line["epoch"]));
-    assert_eq!(log_without_seconds(&seldom), expected, "{options}");
+    assert_eq!(log, expected, "{options}");
 }
 
 fn epochs_without_a_validation_are_kept_over_kills(trainer: &Trainer) {
