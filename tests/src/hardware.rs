@@ -73,8 +73,8 @@ const UNOPTIMISED: [&str; 64] = [
 ];
 
 /// The default project, with a [group](add_a_group) of parameters, for GPUs of wgpu and CUDA, of which the latter come
-/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share. It is
-/// without TensorBoard, which the unit tests of all other engines are with.
+/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share. The
+/// engine's unit tests run without the feature `tensorboard` here alone.
 ///
 /// # Panics
 /// The template cannot be rendered.

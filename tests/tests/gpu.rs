@@ -33,7 +33,7 @@ const GPU: [(&str, &str); 3] = [vulkan::WANTED, FEW_CANDIDATES, NO_CUDA];
 /// The cache folder of the user.
 const CACHE: &str = "XDG_CACHE_HOME";
 
-/// Where Mesa, the driver, keeps what it compiles. Programs and tests share a folder.
+/// The shader cache of Mesa, the driver: a folder that all programs and tests share.
 const COMPILED: &str = "MESA_SHADER_CACHE_DIR";
 
 /// In messages of what was tuned.
@@ -65,7 +65,7 @@ fn a_project_trains_on_a_gpu() {
         folder: project.path(),
         strategy: "mirrored",
     };
-    // Not more side by side: who waits for a GPU spins, and takes a core from those that compute.
+    // Two programs and no more: a thread that waits for a GPU spins, and takes a core from those that compute.
     let beside: [&(dyn Fn() + Sync); 2] = [&|| unit_tests_pass(&project), &|| {
         kernels_are_kept_and_shipped(&job);
         contract_tests_pass(&project, &job);
@@ -76,7 +76,7 @@ fn a_project_trains_on_a_gpu() {
     what_is_compiled_is_told_and_stopped_at_once(&job);
 }
 
-/// What has the kernels of the first start.
+/// Programs that use the kernels of the first start, one after another.
 fn programs_with_kernels_pass(job: &Job) {
     a_gpu_goes_on_where_the_cpu_stopped(job);
     a_gpu_is_not_waited_for_at_each_step(job);

@@ -224,8 +224,8 @@ fn every_strategy_validates_as_often_as_asked(trainer: &Trainer) {
     }
 }
 
-/// In the log, in the report and in the checkpoints, of which each epoch has one; only a validation gives it the
-/// metrics that choose the best one.
+/// Validations in the log, in the report and in the checkpoints. Each epoch has a checkpoint, with the metrics of a
+/// validation if there was one; they choose the best checkpoint.
 fn every_second_epoch_and_the_last_are_validated(trainer: &Trainer, name: &str, options: &str) {
     let seldom = format!("{options} --epochs 5 --validation-epochs 2 train");
     let printed = trainer.run(name, &seldom);
@@ -260,13 +260,13 @@ fn patience_counts_validations(trainer: &Trainer, name: &str, options: &str) {
     assert_eq!(epochs_of(&log, "validation"), [2, 4], "{options}");
 }
 
-/// The training `name` of five epochs, with three validations, is compared to one with five.
+/// A comparison of the training `name`, five epochs with three validations, to one with five validations.
 fn validations_do_not_change_a_bit_of_the_training(trainer: &Trainer, name: &str, options: &str) {
     let often = format!("{name}-often");
     trainer.run(&often, &format!("{options} --epochs 5 train"));
     let [seldom, often] = [name, &often].map(|name| trainer.runs(name));
     assert_eq!(latest_state(&seldom), latest_state(&often), "{options}");
-    // One has been tested since.
+    // The test of the best checkpoint added a line.
     let mut log = log_without_seconds(&seldom);
     log.retain(|line| line["split"] != "test");
     let mut expected = log_without_seconds(&often);
