@@ -73,22 +73,31 @@ const UNOPTIMISED: [&str; 64] = [
 ];
 
 /// The default project, with a [group](add_a_group) of parameters, for GPUs of wgpu and CUDA, of which the latter come
-/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share. The
-/// engine's unit tests run without the feature `tensorboard` here alone.
+/// first, and its own engine with the feature `remote` and, where MPI is installed, `mpi`, which its tests share. It is
+/// without TensorBoard, which the unit tests of all other engines are with.
 ///
 /// # Panics
 /// The template cannot be rendered.
 pub fn project() -> Project {
+    with_features("hardware", "cuda,remote")
+}
+
+/// The same, whose kernels are the fastest of several for a GPU.
+///
+/// # Panics
+/// The template cannot be rendered.
+pub fn tuned_project() -> Project {
+    with_features("tuned", "cuda,remote,autotune")
+}
+
+fn with_features(name: &str, features: &str) -> Project {
     let settings = UNOPTIMISED.map(|name| format!("profile.dev.package.{name}.opt-level=0"));
-    Project::unchanged("hardware", || {
+    Project::unchanged(name, || {
         let answers = [("hardware", "wgpu"), ("tensorboard", "no")];
         let project = Project::with_answers_and_engine(&answers);
         add_a_group(&project);
-        let features = match mpi::is_installed() {
-            true => "autotune,cuda,remote,mpi",
-            false => "autotune,cuda,remote",
-        };
-        without_llvm(project.with_engine_features(features))
+        let mpi = if mpi::is_installed() { ",mpi" } else { "" };
+        without_llvm(project.with_engine_features(&format!("{features}{mpi}")))
     })
     .with_settings(settings)
 }

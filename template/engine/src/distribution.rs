@@ -1,7 +1,7 @@
 //! The trait [`Strategy`], and the methods of all strategies: running steps on replicas, and combining their results.
 //! The strategies are in [`strategy`](crate::strategy); how they batch datasets is in [`data`](crate::data).
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::Result;
 use burn::tensor::Device;
@@ -16,6 +16,8 @@ use crate::{
     signals::Stop,
     workers::Workers,
 };
+
+pub use crate::replica::Output;
 
 /// A distribution strategy of training over replicas.
 ///
@@ -48,9 +50,6 @@ pub trait Strategy: Send + Sync {
 
 /// The step of one replica on a batch.
 pub type Job = Box<dyn FnOnce() -> Result<Output> + Send>;
-
-/// The output of a [`Job`], of the type that its step returns.
-pub type Output = Box<dyn Any + Send>;
 
 /// Additional operations of a [`Strategy`] with asynchronous replicas.
 pub trait Asynchronous {

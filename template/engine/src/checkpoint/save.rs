@@ -26,6 +26,7 @@ use crate::{
     options::Options,
     performance::profile::{Phase, span},
     precision,
+    replica::PerReplica,
     task::{Metrics, Task},
 };
 
@@ -258,7 +259,14 @@ fn replica_states<T: Task>() -> Result<(Vec<MetricStates>, Vec<ReplicaStatistics
         };
         Ok((metrics, statistics))
     })?;
-    let states = strategy.gather("the states of replicas", states)?;
+    gather(states)
+}
+
+/// Without the type of the task, so that its serialization is compiled with the engine.
+fn gather(
+    states: PerReplica<(MetricStates, ReplicaStatistics)>,
+) -> Result<(Vec<MetricStates>, Vec<ReplicaStatistics>)> {
+    let states = globals::strategy()?.gather("the states of replicas", states)?;
     Ok(states.into_iter().unzip())
 }
 

@@ -13,8 +13,8 @@ use super::Files;
 use crate::{
     bytes::{hex, to_bytes, to_values},
     model::{
-        first_non_finite, frozen, keep_frozen, load_running_statistics, named_ids, read_parameters,
-        running_statistics, trains,
+        TRAINED, first_non_finite, frozen, keep_frozen, load_running_statistics, named_ids,
+        read_parameters, running_statistics,
     },
     optim::ScheduledOptimizer,
     replica::{is_cpu, read_data},
@@ -250,7 +250,7 @@ fn to_vec(bytes: Bytes) -> Vec<u8> {
 /// # Errors
 /// A parameter is not finite, and the message names it; a device failed.
 pub fn ensure_finite<M: Module>(model: &M) -> Result<()> {
-    match first_non_finite(model, trains)? {
+    match first_non_finite(model, TRAINED)? {
         Some((path, value)) => bail!(
             "the parameter `{path}` holds {value}: the training has diverged; resume from an earlier \
              checkpoint with a lower --learning-rate"

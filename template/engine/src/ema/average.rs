@@ -162,12 +162,12 @@ fn loaded(tensors: &[Tensor<1>], mut values: &[f32]) -> Result<Vec<Tensor<1>>> {
 }
 
 /// The float tensors of a model that a filter chooses, flattened, without autodiff.
-struct Collect<F> {
-    chosen: F,
+struct Collect<'a> {
+    chosen: &'a dyn Fn(ParamId, bool) -> bool,
     tensors: Vec<Tensor<1>>,
 }
 
-impl<F: Fn(ParamId, bool) -> bool> ModuleVisitor for Collect<F> {
+impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if !(self.chosen)(param.id, param.is_require_grad()) {
             return;
@@ -184,7 +184,7 @@ impl<F: Fn(ParamId, bool) -> bool> ModuleVisitor for Collect<F> {
     }
 }
 
-fn collect<M: Module>(model: &M, chosen: impl Fn(ParamId, bool) -> bool) -> Vec<Tensor<1>> {
+fn collect<M: Module>(model: &M, chosen: &dyn Fn(ParamId, bool) -> bool) -> Vec<Tensor<1>> {
     let mut collect = Collect {
         chosen,
         tensors: Vec::new(),
@@ -194,7 +194,7 @@ fn collect<M: Module>(model: &M, chosen: impl Fn(ParamId, bool) -> bool) -> Vec<
 }
 
 fn parameters<M: Module>(model: &M) -> Vec<Tensor<1>> {
-    collect(model, |_, is_trained| is_trained)
+    collect(model, &|_, is_trained| is_trained)
 }
 
 fn statistics<M: Module>(model: &M) -> Vec<Tensor<1>> {
@@ -202,7 +202,7 @@ fn statistics<M: Module>(model: &M) -> Vec<Tensor<1>> {
     match buffers.is_empty() {
         true => Vec::new(),
         // Burn merges pending updates of running values only in `valid`.
-        false => collect(&model.valid(), |id, _| buffers.contains(&id)),
+        false => collect(&model.valid(), &|id, _| buffers.contains(&id)),
     }
 }
 

@@ -176,9 +176,15 @@ impl ModuleVisitor for Weights {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if D < 2 {
-            return;
+        if D > 1 {
+            let shape = param.lazy_shape().to_vec();
+            self.add(param.id, shape, param.is_require_grad());
         }
+    }
+}
+
+impl Weights {
+    fn add(&mut self, id: ParamId, shape: Vec<usize>, trained: bool) {
         let names: Vec<&str> = self.1.iter().map(|(name, _)| name.as_str()).collect();
         let layer_type = self.1.last().map_or("", |(_, container)| container);
         let layer_type = layer_type.rsplit(':').next().unwrap_or_default();
@@ -190,11 +196,11 @@ impl ModuleVisitor for Weights {
             false => &names[..],
         };
         self.0.push(Weight {
-            id: param.id,
+            id,
             layer: layer.join("."),
             layer_type: layer_type.into(),
-            shape: param.lazy_shape().to_vec(),
-            trained: param.is_require_grad(),
+            shape,
+            trained,
         });
     }
 }

@@ -205,6 +205,28 @@ pub fn ensure_replaceable(file: &Path) -> Result<()> {
     }
 }
 
+/// Checks that programs of this build keep anything that [`export`] could write, before a training runs for it.
+///
+/// # Errors
+/// The driver of `device` compiles its kernels at each start, and this build tunes none. CubeCL keeps the kernels of
+/// CUDA, ROCm and Vulkan, and not those that drivers of wgpu and Metal compile.
+pub fn ensure_kept(device: &Device) -> Result<()> {
+    ensure!(
+        cfg!(feature = "autotune") || keeps_compiled(device),
+        "`compile` has nothing to write: the driver of {} compiles kernels at each start, and this program tunes \
+         none; build it with the feature `autotune`, whose results a bundle takes to other machines",
+        device.identity().unwrap_or_default().name
+    );
+    Ok(())
+}
+
+/// Whether CubeCL keeps compiled kernels of `device`. All GPUs of wgpu have fingerprints of SPIR-V, and have such
+/// kernels only with the feature `vulkan`.
+fn keeps_compiled(device: &Device) -> bool {
+    let fingerprint = device.identity().unwrap_or_default().fingerprint;
+    cfg!(feature = "vulkan") || !fingerprint.starts_with("spirv")
+}
+
 /// Writes the kernels on disk and the results of tuning to a bundle, for machines with GPUs like `devices`.
 /// Returns what it holds for the first of them.
 ///
@@ -345,21 +367,27 @@ mod tests {
     /// On a GPU, or one in software where it is asked for.
     #[test]
     fn a_second_start_and_another_machine_compile_nothing() {
-        if is_cpu(&visible_devices()) {
+        let devices = visible_devices();
+        if is_cpu(&devices) {
             println!("skipped: no GPU");
             return;
         }
         let folder = tempfile::tempdir().unwrap();
         let [one, other, bundle] =
             ["one", "other", "kernels.bundle"].map(|name| folder.path().join(name));
-        let cold = added_by_a_process(&one, None, Some(&bundle));
-        // The driver compiles those of WGSL at each start.
-        let wgsl = format!("{:?}", visible_devices()[0]).contains("Wgpu");
-        let keeps_kernels = !wgsl || cfg!(feature = "vulkan");
-        assert_eq!(!cold.starts_with("0,"), keeps_kernels, "cold: {cold}");
+        let kept = ensure_kept(&devices[0]);
+        let cold = added_by_a_process(&one, None, kept.is_ok().then_some(&*bundle));
+        let compiled = keeps_compiled(&devices[0]);
+        assert_eq!(!cold.starts_with("0,"), compiled, "cold: {cold}");
         let tunes = cfg!(feature = "autotune");
         assert_eq!(!cold.ends_with(" 0"), tunes, "cold: {cold}");
         assert_eq!(added_by_a_process(&one, None, None), "0, 0", "cold: {cold}");
+        if let Err(error) = kept {
+            assert_eq!(cold, "0, 0", "{error}");
+            let error = error.to_string();
+            assert!(error.contains("`autotune`"), "{error}");
+            return;
+        }
         assert_eq!(
             added_by_a_process(&other, Some(&bundle), None),
             "0, 0",

@@ -14,11 +14,11 @@ mod warnings;
 
 #[cfg(not(feature = "gpu"))]
 pub(crate) use no_gpu::{
-    await_first_step, ensure_replaceable, export, is_awaiting_first_step, keep, keep_by_default,
-    note_first_step,
+    await_first_step, ensure_kept, ensure_replaceable, export, is_awaiting_first_step, keep,
+    keep_by_default, note_first_step,
 };
 #[cfg(feature = "gpu")]
 pub(crate) use {
-    cache::{ensure_replaceable, export, keep, keep_by_default},
+    cache::{ensure_kept, ensure_replaceable, export, keep, keep_by_default},
     first_step::{await_first_step, is_awaiting_first_step, note_first_step},
 };

@@ -38,6 +38,10 @@ pub fn is_awaiting_first_step() -> bool {
 
 pub fn note_first_step() {}
 
+pub fn ensure_kept(_device: &Device) -> Result<()> {
+    Ok(())
+}
+
 pub fn ensure_replaceable(_file: &Path) -> Result<()> {
     Ok(())
 }

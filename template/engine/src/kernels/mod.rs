@@ -6,7 +6,7 @@ use crate::{
     console::terminal,
     data::{Datasets, DistributedDataset},
     globals::{self, Split},
-    kernel_cache::{ensure_replaceable, export, note_first_step},
+    kernel_cache::{ensure_kept, ensure_replaceable, export, note_first_step},
     loss::Losses,
     options::Compile,
     replica::is_cpu,
@@ -29,7 +29,7 @@ pub struct Steps<E> {
 /// except where a dataset has batches of several shapes. Nothing else is written.
 ///
 /// # Errors
-/// There is no GPU, a step failed, or the bundle cannot be written.
+/// There is no GPU, none of its kernels is kept, a step failed, or the bundle cannot be written.
 pub fn compile<T: Task>(
     options: &Compile,
     datasets: &Datasets<T::Example>,
@@ -42,6 +42,7 @@ pub fn compile<T: Task>(
         !is_cpu(&devices[..1]),
         "`compile` is for GPUs, and this training is on the CPU, which compiles no kernels"
     );
+    ensure_kept(&devices[0])?;
     strategy.read_by_chief("the bundle", || ensure_replaceable(&options.bundle))?;
     globals::reset_metrics::<T>(Split::Train)?;
     run(&datasets.train, steps.train)?;

@@ -7,7 +7,7 @@ mod statistics;
 
 pub(crate) use frozen::{all_float, freeze, frozen, keep_frozen, named_ids};
 pub(crate) use parameters::{
-    Choose, first_non_finite, non_finite, read_parameters, trains, trains_or_is_frozen,
+    Choose, TRAINED, TRAINED_OR_FROZEN, first_non_finite, non_finite, read_parameters,
 };
 pub use parameters::{hash_parameters, load_parameters, named_parameters, parameters};
 pub use random_layers::{

@@ -61,7 +61,7 @@ pub(crate) fn read_parameters<M: Module>(
     model: &M,
     is_wanted: impl Fn(ParamId, bool) -> bool,
 ) -> Vec<(String, Vec<f32>)> {
-    read_chosen(model, is_wanted).expect("a device that gives the parameters")
+    read_chosen(model, Where(&is_wanted)).expect("a device that gives the parameters")
 }
 
 /// A choice of a tensor for each parameter of a model.
@@ -70,10 +70,13 @@ pub(crate) trait Choose {
     fn tensor<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>>;
 }
 
-/// The value of each parameter for which the function is true, given its id and whether it is trainable.
-impl<F: Fn(ParamId, bool) -> bool> Choose for F {
+/// The value of each parameter for which the function is true, given its id and whether it is trainable. One type for
+/// all functions, as the program has the code of a visit of its model for each type.
+pub(crate) struct Where<'a>(pub &'a dyn Fn(ParamId, bool) -> bool);
+
+impl Choose for Where<'_> {
     fn tensor<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
-        self(param.id, param.is_require_grad()).then(|| param.val())
+        self.0(param.id, param.is_require_grad()).then(|| param.val())
     }
 }
 
@@ -143,14 +146,10 @@ fn sums_are_finite(tensors: &[Tensor<1>]) -> Result<bool> {
 }
 
 /// The choice of parameters that train.
-pub(crate) fn trains(_id: ParamId, trains: bool) -> bool {
-    trains
-}
+pub(crate) const TRAINED: Where = Where(&|_, trains| trains);
 
 /// The choice of all parameters. Other tensors may be constants, such as a mask of minus infinity.
-pub(crate) fn trains_or_is_frozen(id: ParamId, trains: bool) -> bool {
-    trains || is_frozen(id, trains)
-}
+pub(crate) const TRAINED_OR_FROZEN: Where = Where(&|id, trains| trains || is_frozen(id, trains));
 
 /// Collects the chosen tensors.
 struct Find<C> {
@@ -261,7 +260,7 @@ mod tests {
         let layer = |values: [f32; 3]| -> Linear {
             load_parameters(LinearConfig::new(2, 1).init(&device), &values).unwrap()
         };
-        let found = |values| first_non_finite(&layer(values), trains).unwrap();
+        let found = |values| first_non_finite(&layer(values), TRAINED).unwrap();
         assert_eq!(found([0.0, -1.0, 2.0]), None);
         assert_eq!(found([f32::MAX, f32::MAX, 0.0]), None, "of an infinite sum");
         let path = |path: &str, value| Some((path.to_owned(), value));

@@ -20,7 +20,7 @@ use crate::{
     model::random_layers::begin_forward_pass,
     optim::Gradients,
     precision,
-    replica::{ReplicaContext, replica_context},
+    replica::{ReplicaContext, ReplicaThreads, replica_context},
 };
 
 pub use stage::{Activation, Stage, ensure_split, place};
@@ -42,9 +42,10 @@ impl Pipeline {
         let (batch, draws_from_burn) = (replica.batch(), replica.draws_from_burn());
         let precision = precision::current();
         let parts = micro_batches.len();
-        let (senders, receivers): (Vec<_>, Vec<_>) = stages.iter().map(|_| channel()).unzip();
+        let (senders, receivers) = channels(stages.len());
         for _ in micro_batches {
-            senders[0].send(Message::Forward(Activation::empty(&self.devices[0])))?;
+            let start = Message::Forward(Activation::empty(&self.devices[0]));
+            send(senders.first(), start);
         }
         let mut ends =
             stages
@@ -67,7 +68,6 @@ impl Pipeline {
                 });
         let mut results = Vec::new();
         for (number, stage) in ends.by_ref().take(stages.len() - 1).enumerate() {
-            let (sender, result) = channel();
             let neighbours = [stage.earlier.clone(), stage.next.clone()];
             let (recording, trace) = (flops::recording(), anomalies::trace());
             let run = move |context: &ReplicaContext| {
@@ -84,14 +84,8 @@ impl Pipeline {
                     None => run(),
                 }
             };
-            let done = move |gradients: Result<Option<GradientsParams>>| {
-                if !matches!(gradients, Ok(Some(_))) {
-                    neighbours.iter().flatten().for_each(stop);
-                }
-                // The receiver is gone if the replica has failed.
-                let _ = sender.send(gradients);
-            };
-            self.threads.start_on(self.first + number, run, done)?;
+            let thread = self.first + number;
+            let result = start_stage(&self.threads, thread, Box::new(run), neighbours)?;
             results.push(result);
         }
         Ok(PipelinedStep {
@@ -132,9 +126,53 @@ enum Message {
     Stop,
 }
 
+/// The gradients of a stage; `None` if another one has failed.
+type StageResult = Result<Option<GradientsParams>>;
+
+/// A channel for the messages to each stage. As the functions below, without types of a task, so that it is compiled
+/// with the engine.
+fn channels(stages: usize) -> (Vec<Sender<Message>>, Vec<Receiver<Message>>) {
+    (0..stages).map(|_| channel()).unzip()
+}
+
+/// Starts `run` on a thread; if it has no gradients, its neighbours stop. Returns the channel for its result.
+fn start_stage(
+    threads: &ReplicaThreads,
+    thread: usize,
+    run: Box<dyn FnOnce(&ReplicaContext) -> StageResult + Send>,
+    neighbours: [Option<Sender<Message>>; 2],
+) -> Result<Receiver<StageResult>> {
+    let (sender, result) = channel();
+    let done = move |gradients: StageResult| {
+        if !matches!(gradients, Ok(Some(_))) {
+            neighbours.iter().flatten().for_each(stop);
+        }
+        // The receiver is gone if the replica has failed.
+        let _ = sender.send(gradients);
+    };
+    threads.start_on(thread, run, done)?;
+    Ok(result)
+}
+
+/// The result of a stage; `None` if its thread is gone.
+fn result_of(stage: &Receiver<StageResult>) -> Option<StageResult> {
+    stage.recv().ok()
+}
+
+/// The next message to a stage, which stops once all its neighbours are gone.
+fn receive(messages: &Receiver<Message>) -> Message {
+    messages.recv().unwrap_or(Message::Stop)
+}
+
+fn send(to: Option<&Sender<Message>>, message: Message) {
+    if let Some(to) = to {
+        // A stage that is gone has failed, and stops all others.
+        let _ = to.send(message);
+    }
+}
+
 fn stop(stage: &Sender<Message>) {
-    // Ignore stages that are gone.
-    let _ = stage.send(Message::Stop);
+    send(Some(stage), Message::Stop);
 }
 
 /// A stage in a step, with channels to the neighbouring stages.
@@ -156,17 +194,17 @@ struct StageEnds<M: 'static, B: 'static> {
 
 impl<M: Module, B: Module> StageEnds<M, B> {
     /// Runs the forward and backward passes of all micro-batches; `None` if another stage has failed.
-    fn run(mut self, parts: usize) -> Result<Option<GradientsParams>> {
+    fn run(mut self, parts: usize) -> StageResult {
         let mut waiting = VecDeque::new();
         let mut done = 0;
         while done < parts {
-            match self.messages.recv() {
-                Ok(Message::Forward(input)) => {
+            match receive(&self.messages) {
+                Message::Forward(input) => {
                     let (start, output) = self.compute(input)?;
-                    self.send(&self.next, Message::Forward(output.detached()));
+                    send(self.next.as_ref(), Message::Forward(output.detached()));
                     waiting.push_back((start, output));
                 }
-                Ok(Message::Backward(gradient)) => {
+                Message::Backward(gradient) => {
                     let (start, output) =
                         waiting.pop_front().context("no micro-batch is in flight")?;
                     // The gradient of this sum is that of the loss: the chain rule.
@@ -178,7 +216,7 @@ impl<M: Module, B: Module> StageEnds<M, B> {
                     }
                     done += 1;
                 }
-                Ok(Message::Stop) | Err(_) => return Ok(None),
+                Message::Stop => return Ok(None),
             }
         }
         Ok(Some(self.gradients.grads()))
@@ -203,20 +241,11 @@ impl<M: Module, B: Module> StageEnds<M, B> {
             let values = start.values();
             let gradient = values.grad_remove(&mut gradients);
             let zeros = || Tensor::zeros(values.shape(), &self.inner_device());
-            self.send(
-                &self.earlier,
-                Message::Backward(gradient.unwrap_or_else(zeros)),
-            );
+            let gradient = Message::Backward(gradient.unwrap_or_else(zeros));
+            send(self.earlier.as_ref(), gradient);
         }
         let gradients = GradientsParams::from_grads(gradients, &self.model);
         self.gradients.accumulate(&self.model, gradients);
-    }
-
-    fn send(&self, to: &Option<Sender<Message>>, message: Message) {
-        if let Some(to) = to {
-            // A stage that is gone has failed, and stops all others.
-            let _ = to.send(message);
-        }
     }
 
     fn inner_device(&self) -> Device {
@@ -229,7 +258,7 @@ pub struct PipelinedStep<M: Module + 'static, B: Module + 'static> {
     last: StageEnds<M, B>,
     /// The input of the micro-batch that has no gradient yet.
     start: Option<Activation>,
-    results: Vec<Receiver<Result<Option<GradientsParams>>>>,
+    results: Vec<Receiver<StageResult>>,
 }
 
 impl<M: Module, B: Module> PipelinedStep<M, B> {
@@ -238,8 +267,8 @@ impl<M: Module, B: Module> PipelinedStep<M, B> {
     /// # Errors
     /// A stage failed.
     pub fn predict(&mut self) -> Result<Activation> {
-        match self.last.messages.recv() {
-            Ok(Message::Forward(input)) => {
+        match receive(&self.last.messages) {
+            Message::Forward(input) => {
                 let (start, output) = self.last.compute(input)?;
                 self.start = Some(start);
                 Ok(output)
@@ -265,7 +294,7 @@ impl<M: Module, B: Module> PipelinedStep<M, B> {
     pub fn gradients(mut self) -> Result<Gradients> {
         let mut gradients = Gradients::new().with(self.last.gradients.grads());
         for result in std::mem::take(&mut self.results) {
-            let of_stage = result.recv().context("the thread of a stage is gone")??;
+            let of_stage = result_of(&result).context("the thread of a stage is gone")??;
             gradients = gradients.with(of_stage.context("a stage was stopped")?);
         }
         Ok(gradients)
@@ -275,7 +304,7 @@ impl<M: Module, B: Module> PipelinedStep<M, B> {
         let failures = self
             .results
             .iter()
-            .filter_map(|result| result.recv().ok()?.err());
+            .filter_map(|result| result_of(result)?.err());
         let first = failures.into_iter().next();
         first.unwrap_or_else(|| anyhow!("a stage has ended early"))
     }

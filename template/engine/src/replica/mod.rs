@@ -295,6 +295,13 @@ impl ReplicaContext {
 
 type Job = Box<dyn FnOnce(&ReplicaContext) + Send>;
 
+/// The output of a step, of the type that it returns.
+pub type Output = Box<dyn Any + Send>;
+
+/// The step of one replica. All steps have this type, so that the code that runs them is compiled once, with the
+/// engine, and not with the program for each step.
+type Step = Box<dyn FnOnce(&ReplicaContext) -> Result<Output> + Send>;
+
 /// The role of a thread in a strategy, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -502,15 +509,24 @@ impl ReplicaThreads {
         inputs: PerReplica<I>,
         step: impl Fn(I, &ReplicaContext) -> Result<O> + Clone + Send + 'static,
     ) -> Result<PerReplica<O>> {
+        let steps = inputs.into_iter().map(|input| {
+            let step = step.clone();
+            erased(move |context| step(input, context))
+        });
+        let outputs = self.run_steps(steps.collect())?;
+        Ok(outputs.into_iter().map(restored).collect())
+    }
+
+    fn run_steps(&self, steps: Vec<Step>) -> Result<Vec<Output>> {
         let (sender, results) = channel();
         self.ops.begin_step();
-        for (replica, input) in inputs.into_iter().enumerate() {
-            let (sender, step) = (sender.clone(), step.clone());
+        for (replica, step) in steps.into_iter().enumerate() {
+            let sender = sender.clone();
             self.send(replica, move |context| {
                 // The receiver is gone only when the caller gave up already.
                 let done = |result| drop(sender.send((replica, result)));
                 let step = || {
-                    let output = step(input, context)?;
+                    let output = step(context)?;
                     context.ops.end_step(context.rank);
                     Ok(output)
                 };
@@ -518,7 +534,7 @@ impl ReplicaThreads {
             })?;
         }
         drop(sender);
-        let mut outputs: Vec<Option<O>> = self.jobs.iter().map(|_| None).collect();
+        let mut outputs: Vec<Option<Output>> = self.jobs.iter().map(|_| None).collect();
         let mut failures = Vec::new();
         for turn in 0..self.jobs.len() {
             // Steps are long, and all replicas end at about the same time.
@@ -580,6 +596,16 @@ impl ReplicaThreads {
         step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
         done: impl FnOnce(Result<O>) + Send + 'static,
     ) -> Result<()> {
+        let done = move |output: Result<Output>| done(output.map(restored));
+        self.start_step(replica, erased(step), Box::new(done))
+    }
+
+    fn start_step(
+        &self,
+        replica: usize,
+        step: Step,
+        done: Box<dyn FnOnce(Result<Output>) + Send>,
+    ) -> Result<()> {
         self.send(replica, move |context| {
             guarded(context, || step(context), done);
         })
@@ -590,10 +616,13 @@ impl ReplicaThreads {
         replica: usize,
         step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
     ) -> Result<O> {
+        self.run_step(replica, erased(step)).map(restored)
+    }
+
+    fn run_step(&self, replica: usize, step: Step) -> Result<Output> {
         let (sender, result) = channel();
-        self.start_on(replica, step, move |output| {
-            let _ = sender.send(output);
-        })?;
+        let done = move |output| drop(sender.send(output));
+        self.start_step(replica, step, Box::new(done))?;
         result
             .recv()
             .with_context(|| format!("the thread of replica {replica} is gone"))?
@@ -607,6 +636,18 @@ impl ReplicaThreads {
         let sent = self.jobs[replica].send(Box::new(job));
         sent.map_err(|_| anyhow!("the thread of replica {replica} is gone"))
     }
+}
+
+/// `step` as a [`Step`].
+fn erased<O: Send + 'static>(
+    step: impl FnOnce(&ReplicaContext) -> Result<O> + Send + 'static,
+) -> Step {
+    Box::new(move |context| Ok(Box::new(step(context)?)))
+}
+
+/// The output of a step that returns `O`.
+fn restored<O: 'static>(output: Output) -> O {
+    *output.downcast().expect("the output of this step")
 }
 
 /// The share of `threads` in the cores left over when each of `sharing_cores` threads has one.
@@ -653,10 +694,10 @@ fn start_thread(
 
 /// Calls `done` with the result of `step`. A failure or panic names this replica and ends the waiting of
 /// the others.
-fn guarded<O>(
+fn guarded(
     context: &ReplicaContext,
-    step: impl FnOnce() -> Result<O>,
-    done: impl FnOnce(Result<O>),
+    step: impl FnOnce() -> Result<Output>,
+    done: impl FnOnce(Result<Output>),
 ) {
     let result = without_panic("it", step);
     let name = context.describe();

@@ -200,9 +200,7 @@ impl<T> Callbacks<T> {
     /// # Errors
     /// Another process failed.
     pub fn agreed_stop_reason(&self) -> Result<String> {
-        let own = PerReplica::from_iter([self.stop_reason.clone()]);
-        let reasons = globals::strategy()?.gather("why training stops", own)?;
-        Ok(reasons.into_iter().flatten().next().unwrap_or_default())
+        agreed(self.stop_reason.clone())
     }
 
     fn call(
@@ -219,6 +217,13 @@ impl<T> Callbacks<T> {
         self.stop_reason = self.stop_reason.take().or(context.stop_reason.into_inner());
         Ok(())
     }
+}
+
+/// The reason of the first process that has one. Its serialization is compiled with the engine.
+fn agreed(own: Option<String>) -> Result<String> {
+    let reasons =
+        globals::strategy()?.gather("why training stops", PerReplica::from_iter([own]))?;
+    Ok(reasons.into_iter().flatten().next().unwrap_or_default())
 }
 
 #[cfg(test)]

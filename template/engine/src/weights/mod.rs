@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::{Files, MODEL, Which, load_model, model_files},
     globals,
-    model::{first_non_finite, non_finite, running_statistics, trains_or_is_frozen},
+    model::{TRAINED_OR_FROZEN, first_non_finite, non_finite, running_statistics},
     options::{Export, Options, WeightFormat},
     task::Task,
 };
@@ -185,7 +185,7 @@ pub fn ensure_names<M: Module>(model: &M, names: WeightNames) -> Result<()> {
 /// Checks that all values are finite, as nothing trains from others.
 fn ensure_finite<M: Module>(model: &M) -> Result<()> {
     let model = model.clone().train();
-    if let Some((path, value)) = first_non_finite(&model, trains_or_is_frozen)? {
+    if let Some((path, value)) = first_non_finite(&model, TRAINED_OR_FROZEN)? {
         bail!("its `{path}` holds {value}");
     }
     let statistics = running_statistics(&model);

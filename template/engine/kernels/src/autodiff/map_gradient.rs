@@ -1,6 +1,9 @@
 //! The identity with a backward pass of the caller's.
 
-use std::fmt::{self, Debug, Formatter};
+use std::{
+    fmt::{self, Debug, Formatter},
+    sync::Arc,
+};
 
 #[cfg(feature = "gpu")]
 use burn::backend::Cube;
@@ -11,44 +14,51 @@ use burn::{
     tensor::Tensor,
 };
 
-use super::operation::{Operation, OperationBackend, Primitive, on_backend};
+use super::operation::{Operation, OperationBackend, Primitive, dispatched, on_backend, primitive};
 
 /// `x`, whose gradient the backward pass replaces by `map(gradient)`. `None` without autodiff, and where custom
 /// operations do not run: under gradient checkpointing, on devices of other machines, and in builds without the
 /// features `cpu-layers` and `gpu`.
 pub fn map_gradient<const D: usize>(
     x: &Tensor<D>,
-    map: impl Fn(Tensor<D>) -> Tensor<D> + Clone + Send + 'static,
+    map: impl Fn(Tensor<D>) -> Tensor<D> + Send + Sync + 'static,
 ) -> Option<Tensor<D>> {
     if !x.is_autodiff() {
         return None;
     }
-    let identity = MapGradient(map);
-    #[cfg(feature = "gpu")]
-    if let Some(x) = on_backend::<Cube, _, 1, D>(identity.clone(), [x]) {
-        return Some(x);
-    }
-    #[cfg(feature = "cpu-layers")]
-    if let Some(x) = on_backend::<Flex, _, 1, D>(identity.clone(), [x]) {
-        return Some(x);
-    }
-    None
+    let map = move |gradient| map(Tensor::from_dispatch(gradient)).into_dispatch();
+    let identity = MapGradient(Arc::new(map));
+    identity
+        .record(x.clone().into_dispatch())
+        .map(Tensor::from_dispatch)
 }
 
-/// The identity, with the function of its gradient, of `D` dimensions.
+/// The identity, with the function of its gradient.
 #[derive(Clone)]
-struct MapGradient<F, const D: usize>(F);
+struct MapGradient(Arc<dyn Fn(DispatchTensor) -> DispatchTensor + Send + Sync>);
 
-impl<F, const D: usize> Debug for MapGradient<F, D> {
+impl MapGradient {
+    fn record(self, x: DispatchTensor) -> Option<DispatchTensor> {
+        #[cfg(feature = "gpu")]
+        if let Some(x) = on_backend::<Cube, _, 1>(self.clone(), [x.clone()]) {
+            return Some(x);
+        }
+        #[cfg(feature = "cpu-layers")]
+        if let Some(x) = on_backend::<Flex, _, 1>(self, [x]) {
+            return Some(x);
+        }
+        None
+    }
+}
+
+impl Debug for MapGradient {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("MapGradient")
     }
 }
 
-impl<B, F, const D: usize> Operation<B> for MapGradient<F, D>
+impl<B: OperationBackend> Operation<B> for MapGradient
 where
-    B: OperationBackend,
-    F: Fn(Tensor<D>) -> Tensor<D> + Clone + Send + 'static,
     DispatchTensor: DispatchKindConversion<B>,
 {
     type Kept = ();
@@ -64,8 +74,7 @@ where
         gradient: Primitive<B>,
         _: &[bool],
     ) -> Vec<Option<Primitive<B>>> {
-        let mapped = (self.0)(Tensor::from_primitive::<B>(gradient));
-        let mapped = mapped.try_into_primitive::<B>();
+        let mapped = primitive::<B>((self.0)(dispatched::<B>(gradient)));
         vec![Some(mapped.expect("a gradient stays on its backend"))]
     }
 }

@@ -13,12 +13,12 @@ use burn::{
             ops::{Backward, Ops, OpsKind},
         },
     },
-    tensor::{BackendPrimitive, DType, Float, Tensor},
+    tensor::{BackendPrimitive, Float},
 };
 #[cfg(feature = "cpu-layers")]
 use burn::{
-    backend::{Flex, flex::FlexTensor},
-    tensor::{Shape, TensorData},
+    backend::{Flex, TensorMetadata, flex::FlexTensor},
+    tensor::{DType, Shape, TensorData},
 };
 
 /// A tensor of the backend `B`.
@@ -47,8 +47,8 @@ impl OperationBackend for burn::backend::Cube {
     }
 }
 
-/// An operation on tensors of the backend `B`. One with a kernel has no generic parameters: generic code is compiled
-/// with the program, which debug builds do not optimise.
+/// An operation on tensors of the backend `B`. It has no generic parameters, and is recorded by functions that have
+/// none: generic code is compiled with the program, which takes time there, and which debug builds do not optimise.
 pub trait Operation<B: OperationBackend>: Clone + Debug + Send + 'static {
     /// The state for the backward pass, in addition to the inputs.
     type Kept: Clone + Debug + Send;
@@ -66,66 +66,32 @@ pub trait Operation<B: OperationBackend>: Clone + Debug + Send + 'static {
     ) -> Vec<Option<Primitive<B>>>;
 }
 
-/// A tensor of any rank.
-pub trait Input<B: OperationBackend> {
-    /// The element type.
-    fn dtype(&self) -> DType;
-    /// Whether it has autodiff.
-    fn is_autodiff(&self) -> bool;
-    /// The values; `None` on another backend.
-    fn values(&self) -> Option<Primitive<B>>;
-    /// The autodiff tensor; `None` on another backend, without autodiff or under gradient checkpointing.
-    fn recorded(&self) -> Option<Primitive<Autodiff<B>>>;
-}
-
-impl<B: OperationBackend, const D: usize> Input<B> for Tensor<D>
-where
-    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
-{
-    fn dtype(&self) -> DType {
-        Tensor::dtype(self)
-    }
-
-    fn is_autodiff(&self) -> bool {
-        Tensor::is_autodiff(self)
-    }
-
-    fn values(&self) -> Option<Primitive<B>> {
-        self.clone().try_into_primitive::<B>().ok().map(B::laid_out)
-    }
-
-    fn recorded(&self) -> Option<Primitive<Autodiff<B>>> {
-        self.clone().try_into_primitive::<Autodiff<B>>().ok()
-    }
-}
-
 /// As [`on_backend`] on the CPU; `None` for other types than `f32`, too.
 #[cfg(feature = "cpu-layers")]
-pub fn on_cpu<O: Operation<Flex>, const N: usize, const D: usize>(
+pub fn on_cpu<O: Operation<Flex>, const N: usize>(
     operation: O,
-    inputs: [&dyn Input<Flex>; N],
-) -> Option<Tensor<D>> {
+    inputs: [DispatchTensor; N],
+) -> Option<DispatchTensor> {
     let are_f32 = inputs.iter().all(|input| input.dtype() == DType::F32);
     are_f32.then(|| on_backend(operation, inputs)).flatten()
 }
 
-/// The output of `operation`, with autodiff if the first input has it; `None` if unsupported: another
-/// backend, or gradient checkpointing.
-pub fn on_backend<B, O, const N: usize, const D: usize>(
+/// The output of `operation` on tensors of any rank, with autodiff if they have it; `None` if unsupported: another
+/// backend, some inputs with autodiff and some without, or gradient checkpointing.
+pub fn on_backend<B, O, const N: usize>(
     operation: O,
-    inputs: [&dyn Input<B>; N],
-) -> Option<Tensor<D>>
+    inputs: [DispatchTensor; N],
+) -> Option<DispatchTensor>
 where
     B: OperationBackend,
     O: Operation<B>,
     DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
 {
-    if !inputs.first()?.is_autodiff() {
-        let values = all(inputs, |input| input.values())?;
-        let (output, _) = operation.forward(&values);
-        return Some(Tensor::from_primitive::<B>(output));
+    if let Some(values) = all_primitives::<B, N>(&inputs) {
+        let (output, _) = operation.forward(&values.map(B::laid_out));
+        return Some(dispatched::<B>(output));
     }
-    let inputs = all(inputs, |input| input.recorded())?;
+    let inputs = all_primitives::<Autodiff<B>, N>(&inputs)?;
     let nodes = inputs.each_ref().map(|input| input.node());
     let values = inputs.map(|input| B::laid_out(input.into_primitive()));
     let (output, kept) = operation.forward(&values);
@@ -134,15 +100,36 @@ where
         OpsKind::Tracked(prepared) => prepared.finish((values, kept), output),
         OpsKind::UnTracked(prepared) => prepared.finish(output),
     };
-    Some(Tensor::from_primitive::<Autodiff<B>>(output))
+    Some(dispatched::<Autodiff<B>>(output))
 }
 
-fn all<B: OperationBackend, T, const N: usize>(
-    inputs: [&dyn Input<B>; N],
-    get: impl Fn(&dyn Input<B>) -> Option<T>,
-) -> Option<[T; N]> {
-    let all: Option<Vec<T>> = inputs.into_iter().map(get).collect();
-    all?.try_into().ok()
+/// The tensors on the backend `B`; `None` if one is on another.
+fn all_primitives<B: Backend, const N: usize>(
+    tensors: &[DispatchTensor; N],
+) -> Option<[Primitive<B>; N]>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let primitives: Option<Vec<_>> = tensors.iter().cloned().map(primitive::<B>).collect();
+    primitives?.try_into().ok()
+}
+
+/// The tensor on the backend `B`; `None` if it is on another.
+pub fn primitive<B: Backend>(tensor: DispatchTensor) -> Option<Primitive<B>>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let tensor = <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor).ok()?;
+    <Float as BackendPrimitive<B>>::try_into_primitive(tensor).ok()
+}
+
+/// A tensor of the backend `B`, for [`Tensor::from_dispatch`](burn::tensor::Tensor::from_dispatch).
+pub fn dispatched<B: Backend>(tensor: Primitive<B>) -> DispatchTensor
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let tensor = <Float as BackendPrimitive<B>>::from_primitive(tensor);
+    <DispatchTensor as DispatchKindConversion<B>>::from_backend(tensor)
 }
 
 /// A tensor of row-major values.

@@ -31,7 +31,8 @@ pub fn on_cpu(all: &Tensor<3>, heads: usize, half: Option<Half>) -> Option<Tenso
         heads,
         half,
     };
-    operation::on_cpu(attention, [all])
+    let output = operation::on_cpu(attention, [all.clone().into_dispatch()]);
+    output.map(Tensor::from_dispatch)
 }
 
 /// From `[batch, time, 3 * width]` to `[batch, time, width]`.

@@ -1,7 +1,7 @@
 //! The cross-entropy of labels.
 
 use burn::{
-    backend::{Flex, flex::FlexTensor},
+    backend::{DispatchTensor, Flex, flex::FlexTensor},
     tensor::{Int, Shape, Tensor},
 };
 use rayon::prelude::*;
@@ -31,7 +31,8 @@ pub fn on_cpu<const D: usize, const E: usize>(
         labels: labels.clone().reshape([-1]),
         shape: labels.shape(),
     };
-    operation::on_cpu(cross_entropy, [logits])
+    let losses = cross_entropy.output(logits.clone().into_dispatch());
+    losses.map(Tensor::from_dispatch)
 }
 
 /// From `[.., classes]` to `[..]`, the shape of the labels.
@@ -50,6 +51,12 @@ struct Row {
     largest: f32,
     /// The logarithm of the sum of `exp(value - largest)`.
     log_sum: f32,
+}
+
+impl CrossEntropy {
+    fn output(self, logits: DispatchTensor) -> Option<DispatchTensor> {
+        operation::on_cpu(self, [logits])
+    }
 }
 
 impl Operation<Flex> for CrossEntropy {

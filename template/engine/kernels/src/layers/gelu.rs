@@ -1,7 +1,7 @@
 //! GELU.
 
 use burn::{
-    backend::{Flex, flex::FlexTensor},
+    backend::{DispatchTensor, Flex, flex::FlexTensor},
     tensor::Tensor,
 };
 use rayon::prelude::*;
@@ -16,6 +16,11 @@ const PIECE: usize = 1 << 13;
 
 /// GELU of `x`; `None` if unsupported.
 pub fn on_cpu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
+    output(x.clone().into_dispatch()).map(Tensor::from_dispatch)
+}
+
+/// As [`on_cpu`].
+fn output(x: DispatchTensor) -> Option<DispatchTensor> {
     operation::on_cpu(Gelu, [x])
 }
 

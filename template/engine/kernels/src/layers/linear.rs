@@ -1,7 +1,7 @@
 //! Linear layers.
 
 use burn::{
-    backend::{Flex, flex::FlexTensor},
+    backend::{DispatchTensor, Flex, flex::FlexTensor},
     nn::Linear,
     tensor::Tensor,
 };
@@ -27,8 +27,17 @@ pub fn on_cpu<const D: usize>(
     half: Option<Half>,
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
+    output(layer, half, &x.dims(), x.clone().into_dispatch()).map(Tensor::from_dispatch)
+}
+
+/// As [`on_cpu`], for an input of dimensions `dims`.
+fn output(
+    layer: &Linear,
+    half: Option<Half>,
+    dims: &[usize],
+    x: DispatchTensor,
+) -> Option<DispatchTensor> {
     let [inputs, outputs] = layer.weight.dims();
-    let dims = x.dims();
     if dims.last() != Some(&inputs) || dims.contains(&0) || outputs == 0 {
         return None;
     }
@@ -37,10 +46,10 @@ pub fn on_cpu<const D: usize>(
         outputs,
         half,
     };
-    let weight = layer.weight.val();
+    let weight = layer.weight.val().into_dispatch();
     match &layer.bias {
-        Some(bias) => operation::on_cpu(product, [x, &weight, &bias.val()]),
-        None => operation::on_cpu(product, [x, &weight]),
+        Some(bias) => operation::on_cpu(product, [x, weight, bias.val().into_dispatch()]),
+        None => operation::on_cpu(product, [x, weight]),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Layer norm.
 
 use burn::{
-    backend::{Flex, flex::FlexTensor},
+    backend::{DispatchTensor, Flex, flex::FlexTensor},
     module::{Content, DisplaySettings, ModuleDisplay},
     nn::LayerNorm,
     tensor::Tensor,
@@ -18,16 +18,20 @@ use crate::{
 /// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, or shapes
 /// that do not match, which Burn's layer reports.
 pub fn on_cpu<const D: usize>(layer: &LayerNorm, x: &Tensor<D>) -> Option<Tensor<D>> {
+    output(layer, &x.dims(), x.clone().into_dispatch()).map(Tensor::from_dispatch)
+}
+
+/// As [`on_cpu`], for an input of dimensions `dims`.
+fn output(layer: &LayerNorm, dims: &[usize], x: DispatchTensor) -> Option<DispatchTensor> {
     let [width] = layer.gamma.dims();
-    let dims = x.dims();
     if dims.last() != Some(&width) || dims.contains(&0) {
         return None;
     }
     let epsilon = epsilon(layer)? as f32;
-    let (norm, gamma) = (Norm { width, epsilon }, layer.gamma.val());
+    let (norm, gamma) = (Norm { width, epsilon }, layer.gamma.val().into_dispatch());
     match &layer.beta {
-        Some(beta) => operation::on_cpu(norm, [x, &gamma, &beta.val()]),
-        None => operation::on_cpu(norm, [x, &gamma]),
+        Some(beta) => operation::on_cpu(norm, [x, gamma, beta.val().into_dispatch()]),
+        None => operation::on_cpu(norm, [x, gamma]),
     }
 }
 

@@ -223,7 +223,7 @@ pub enum Epoch<E> {
     Ahead(Prefetch<E>),
 }
 
-impl<E> Iterator for Epoch<E> {
+impl<E: Send + 'static> Iterator for Epoch<E> {
     type Item = PerReplica<Shard<E>>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -10,12 +10,18 @@ use std::{
 };
 
 use super::{Batches, Shard};
-use crate::replica::PerReplica;
+use crate::replica::{Output, PerReplica};
 
 /// A global batch, sharded over the replicas of this process.
 type Shards<E> = PerReplica<Shard<E>>;
+
+/// Reads a batch of examples of any type, so that the threads and their channels are compiled with the engine.
+type Read = Box<dyn FnOnce() -> Output + Send>;
+
 /// A batch to read, and the channel for the result.
-type Job<E> = (Shards<E>, SyncSender<Shards<E>>);
+type Job = (Read, SyncSender<Output>);
+
+const ALIVE: &str = "the threads of a prefetch live as long as it does";
 
 /// Prefetches a bounded number of batches on several threads, and returns them in order. After a drop, the
 /// threads finish the queued batches and end.
@@ -24,62 +30,76 @@ type Job<E> = (Shards<E>, SyncSender<Shards<E>>);
 pub struct Prefetch<E> {
     batches: Box<Batches<E>>,
     depth: usize,
-    jobs: Sender<Job<E>>,
+    jobs: Sender<Job>,
     /// Channels of the prefetched batches, in order.
-    ahead: VecDeque<Receiver<Shards<E>>>,
+    ahead: VecDeque<Receiver<Output>>,
 }
 
 impl<E: Send + 'static> Prefetch<E> {
     /// Prefetches up to `depth` batches on `threads` threads, each batch on one thread.
     pub fn start(batches: Box<Batches<E>>, depth: usize, threads: usize) -> Self {
-        let (jobs, receiver) = channel();
-        let receiver = Arc::new(Mutex::new(receiver));
-        for _ in 0..threads {
-            let receiver = Arc::clone(&receiver);
-            thread::spawn(move || read_batches(&receiver));
-        }
         let mut prefetch = Prefetch {
             batches,
             depth,
-            jobs,
+            jobs: start_threads(threads),
             ahead: VecDeque::new(),
         };
         prefetch.plan();
         prefetch
     }
-}
 
-impl<E> Prefetch<E> {
     /// Queues batches until `depth` of them are in flight.
     fn plan(&mut self) {
         while self.ahead.len() < self.depth
-            && let Some(shards) = self.batches.next()
+            && let Some(mut shards) = self.batches.next()
         {
-            let (sender, receiver) = sync_channel(1);
-            self.jobs
-                .send((shards, sender))
-                .expect("its threads live as long as it does");
-            self.ahead.push_back(receiver);
+            let read = move || -> Output {
+                shards.iter_mut().for_each(Shard::read_ahead);
+                Box::new(shards)
+            };
+            self.ahead.push_back(queue(&self.jobs, Box::new(read)));
         }
     }
 }
 
-impl<E> Iterator for Prefetch<E> {
+impl<E: Send + 'static> Iterator for Prefetch<E> {
     type Item = Shards<E>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.ahead.pop_front()?;
         self.plan();
-        Some(next.recv().expect("its threads live as long as it does"))
+        let shards = received(&next).downcast().expect("a batch of its dataset");
+        Some(*shards)
     }
 }
 
-fn read_batches<E>(jobs: &Mutex<Receiver<Job<E>>>) {
+/// Starts threads, which end when the sender is dropped.
+fn start_threads(threads: usize) -> Sender<Job> {
+    let (jobs, receiver) = channel();
+    let receiver = Arc::new(Mutex::new(receiver));
+    for _ in 0..threads {
+        let receiver = Arc::clone(&receiver);
+        thread::spawn(move || read_batches(&receiver));
+    }
+    jobs
+}
+
+/// Queues a batch; returns the channel for it.
+fn queue(jobs: &Sender<Job>, read: Read) -> Receiver<Output> {
+    let (sender, receiver) = sync_channel(1);
+    jobs.send((read, sender)).expect(ALIVE);
+    receiver
+}
+
+fn received(batch: &Receiver<Output>) -> Output {
+    batch.recv().expect(ALIVE)
+}
+
+fn read_batches(jobs: &Mutex<Receiver<Job>>) {
     // Waits for a job with the lock held, and reads without it.
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok((mut shards, done)) = next() {
-        shards.iter_mut().for_each(Shard::read_ahead);
+    while let Ok((read, done)) = next() {
         // The receiver is gone if the epoch ended early.
-        let _ = done.send(shards);
+        let _ = done.send(read());
     }
 }

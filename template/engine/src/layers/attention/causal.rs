@@ -108,8 +108,9 @@ mod tests {
     use kiln_kernels::autodiff::operation::on_backend;
 
     /// As on a GPU.
-    fn own([queries, keys, values]: [Tensor<4>; 3]) -> Option<Tensor<4>> {
-        on_backend::<Flex, _, 3, 4>(Causal, [&queries, &keys, &values])
+    fn own(inputs: [Tensor<4>; 3]) -> Option<Tensor<4>> {
+        let output = on_backend::<Flex, _, 3>(Causal, inputs.map(Tensor::into_dispatch));
+        output.map(Tensor::from_dispatch)
     }
 
     #[test]

@@ -96,8 +96,8 @@ fn on_gpu(inputs: [&Tensor<4>; 3]) -> Option<Tensor<4>> {
     let cast = precision::Cast::of(inputs[0]);
     precision::scale_gradients(inputs.map(Tensor::clone), |inputs| {
         let inputs = inputs.map(|input| cast.map_or(input.clone(), |cast| cast.enter(input)));
-        let [queries, keys, values] = &inputs;
-        let output = on_backend::<Cube, _, 3, 4>(Causal, [queries, keys, values])?;
+        let output = on_backend::<Cube, _, 3>(Causal, inputs.map(Tensor::into_dispatch))?;
+        let output = Tensor::from_dispatch(output);
         Some(cast.map_or(output.clone(), |cast| cast.leave(output)))
     })
 }

@@ -22,7 +22,7 @@ use crate::{
     anomalies::Trace,
     globals,
     loss::Losses,
-    model::{Choose, first_non_finite, trains},
+    model::{Choose, TRAINED, first_non_finite},
     optim::Gradients,
     precision::{self, LossScale},
     task::Task,
@@ -93,7 +93,7 @@ fn anomaly<M: Module>(
         }
         None => "all gradients are finite".to_owned(),
     };
-    let parameter = match (first_non_finite(model, trains)?, &place) {
+    let parameter = match (first_non_finite(model, TRAINED)?, &place) {
         (Some((path, value)), _) => format!(
             "the parameter `{path}` held {value} before this step: look at the update before it"
         ),

@@ -46,11 +46,12 @@ pub fn on_cpu(
     x: &Tensor<4>,
 ) -> Option<Tensor<4>> {
     let convolution = convolution(layer, pooled, half, x)?;
-    let weight = layer.weight.val();
-    match &layer.bias {
-        Some(bias) => operation::on_cpu(convolution, [x, &weight, &bias.val()]),
-        None => operation::on_cpu(convolution, [x, &weight]),
-    }
+    let [x, weight] = [x.clone(), layer.weight.val()].map(Tensor::into_dispatch);
+    let output = match &layer.bias {
+        Some(bias) => operation::on_cpu(convolution, [x, weight, bias.val().into_dispatch()]),
+        None => operation::on_cpu(convolution, [x, weight]),
+    };
+    output.map(Tensor::from_dispatch)
 }
 
 fn convolution(
