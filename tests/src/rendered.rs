@@ -92,14 +92,20 @@ impl Project {
     /// The result of `rendered` in the folder `name` of the shared builds. Unchanged files keep
     /// their modification time, from which cargo decides what to compile.
     ///
-    /// Cargo identifies packages at the root of a workspace by name and version rather than by
-    /// folder. Each project therefore has a version of its own, so that cargo does not reuse
-    /// another project's build.
+    /// Cargo identifies packages of a workspace by name, version and folder within it. Each project therefore has a
+    /// version of its own, and so has its engine, so that cargo does not reuse another project's build.
     pub(crate) fn unchanged(name: &str, rendered: impl FnOnce() -> Self) -> Self {
         let project = rendered();
-        let version = "version = \"0.1.0";
-        let own = format!("{version}+{name}");
-        replace_in(&project.path.join("Cargo.toml"), version, &own);
+        for manifest in [
+            "Cargo.toml",
+            "engine/Cargo.toml",
+            "engine/kernels/Cargo.toml",
+        ] {
+            let manifest = project.path.join(manifest);
+            if manifest.exists() {
+                set_build_metadata(&manifest, name);
+            }
+        }
         let path = shared_target().join("projects").join(name).join(NAME);
         synchronise(&project.path, &path).expect("a folder of sources");
         Self {
@@ -482,6 +488,15 @@ fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to)?;
     let time = fs::metadata(from)?.modified()?;
     File::options().write(true).open(to)?.set_modified(time)
+}
+
+/// Adds `+metadata` to the version of the package of a manifest.
+fn set_build_metadata(manifest: &Path, metadata: &str) {
+    let text = fs::read_to_string(manifest).expect("a manifest");
+    let mut lines = text.lines();
+    let version = lines.find(|line| line.starts_with("version = "));
+    let version = version.expect("a version").trim_end_matches('"');
+    replace_in(manifest, version, &format!("{version}+{metadata}"));
 }
 
 /// Replaces the first `from` in a file by `to`.

@@ -65,3 +65,50 @@ impl Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Step = Step {
+        betas: [0.9, 0.999],
+        rate: 0.01,
+        epsilon: 1e-5,
+        kept: 0.99,
+    };
+
+    /// A weight and its moments after the update, in 64 bits.
+    fn updated(weight: f32, gradient: f32, moments: [f32; 2]) -> [f64; 3] {
+        let [weight, gradient] = [weight, gradient].map(f64::from);
+        let [first, second] = moments.map(f64::from);
+        let first = first * 0.9 + gradient * 0.1;
+        let second = second * 0.999 + gradient * gradient * 0.001;
+        let weight = weight * 0.99 - first * 0.01 / (second.sqrt() + 1e-5);
+        [weight, first, second]
+    }
+
+    #[test]
+    fn each_weight_of_all_pieces_is_updated_by_its_own_gradient_and_moments() {
+        let of = |factor: f32| -> Vec<f32> {
+            let len = 2 * PIECE + 5;
+            (0..len)
+                .map(|place| (place as f32 * factor).sin())
+                .collect()
+        };
+        let (weights, gradient, first) = (of(0.3), of(0.7), of(0.11));
+        let second: Vec<f32> = of(0.05).iter().map(|value| value * value).collect();
+        let mut changed = [weights.clone(), first.clone(), second.clone()];
+        let [new, moment_1, moment_2] = &mut changed;
+        STEP.update(new, &gradient, [moment_1, moment_2]);
+        for place in 0..weights.len() {
+            let moments = [first[place], second[place]];
+            let expected = updated(weights[place], gradient[place], moments);
+            let actual = changed.each_ref().map(|values| values[place]);
+            for (actual, expected) in actual.into_iter().zip(expected) {
+                let error = (f64::from(actual) - expected).abs();
+                let limit = 1e-6 * expected.abs().max(1.0);
+                assert!(error < limit, "{place}: {actual}, {expected}");
+            }
+        }
+    }
+}

@@ -126,3 +126,87 @@ fn sum_of_ranks(received: &[u16], sums: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of both signs in more than two pieces, the last of which is no multiple of a vector.
+    fn values() -> Vec<f32> {
+        let value = |place: usize| (place as f32 * 0.37).sin() * 3.0;
+        (0..2 * PIECE + 21).map(value).collect()
+    }
+
+    #[test]
+    fn fewer_sums_than_values_leave_the_rest() {
+        let mut sums = [1.0, 2.0];
+        add(&mut sums, &[0.5, -2.0, 7.0]);
+        assert_eq!(sums, [1.5, 0.0]);
+    }
+
+    #[test]
+    fn each_piece_is_scaled() {
+        let mut scaled = values();
+        scale(&mut scaled, -0.5);
+        let expected: Vec<f32> = values().iter().map(|value| value * -0.5).collect();
+        assert_eq!(scaled, expected);
+    }
+
+    #[test]
+    fn squares_are_summed_in_64_bits_over_all_buckets() {
+        let buckets = [values(), Vec::new(), vec![4096.0, 1e-3]];
+        let squares = buckets
+            .iter()
+            .flatten()
+            .map(|value| f64::from(*value).powi(2));
+        let expected: f64 = squares.sum();
+        let sum = sum_of_squares(&buckets);
+        assert!((sum / expected - 1.0).abs() < 1e-14, "{sum}, {expected}");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+        let alone = pool.unwrap().install(|| sum_of_squares(&buckets));
+        assert_eq!(sum.to_bits(), alone.to_bits(), "on one thread");
+    }
+
+    #[test]
+    fn an_average_ends_at_the_values_and_begins_at_itself() {
+        let (start, target) = (values(), values().into_iter().rev().collect::<Vec<_>>());
+        let moved = |weight| {
+            let mut averages = start.clone();
+            lerp(&mut averages, &target, weight);
+            averages
+        };
+        assert_eq!(moved(0.0), start);
+        assert_eq!(moved(1.0), target);
+        for weight in [0.1, 0.9] {
+            for ((moved, start), target) in moved(weight).iter().zip(&start).zip(&target) {
+                let expected = f64::from(*start) * (1.0 - weight) + f64::from(*target) * weight;
+                let error = (f64::from(*moved) - expected).abs();
+                assert!(error < 1e-6, "{weight}: {moved}, {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn ties_round_to_the_even_bfloat16() {
+        // Of eight bits, the last of 1 is 2^-7.
+        let step = 2_f32.powi(-7);
+        let half = step / 2.0;
+        let mut buckets = vec![vec![1.0 + half], vec![1.0 + step + half, -1.0 - half * 1.5]];
+        round_to_bfloat16(&mut buckets);
+        assert_eq!(buckets, [vec![1.0], vec![1.0 + 2.0 * step, -1.0 - step]]);
+        let bits = to_bfloat16(&[1.0 + half, f32::INFINITY]);
+        let back: Vec<f32> = bits.into_iter().map(from_bfloat16).collect();
+        assert_eq!(back, [1.0, f32::INFINITY]);
+    }
+
+    #[test]
+    fn ranks_are_summed_in_their_order() {
+        let [large, small] = [2_f32.powi(24), 1.0];
+        // In 32 bits, `large + small` is `large`.
+        let ranks = [[large, small], [small, small], [-large, large]].concat();
+        let mut sums = [7.0, 7.0];
+        sum_of_bfloat16(&to_bfloat16(&ranks), &mut sums);
+        assert_eq!(sums, [0.0, large + 2.0]);
+        sum_of_bfloat16(&[], &mut []);
+    }
+}
