@@ -39,33 +39,20 @@ const WITH_KERNELS: [&str; 19] = [
 ];
 
 /// Functions of these modules that are none: what they loop over or compute with, and their paths.
-const NO_KERNELS: [(&str, &[&str]); 9] = [
+const NO_KERNELS: [(&str, &[&str]); 8] = [
     ("losses", &["loss::Losses::iter"]),
     (
         "parameters and their layers",
         &[
             "optim::gradients::FlatGradients::retain",
-            "optim::optimizer::ScheduledOptimizer::assign_groups",
             "optim::groups::scaled",
         ],
     ),
-    (
-        "inputs of an operation",
-        &["autodiff::operation::Recorded::backward"],
-    ),
-    (
-        "attempts, and replicas",
-        &[
-            "comm::polling::poll",
-            "replica::shared_update::update_for_all",
-        ],
-    ),
+    ("replicas", &["replica::shared_update::update_for_all"]),
     (
         "batches and their examples",
         &[
             "data::distributed::prefetch::Prefetch::plan",
-            "data::distributed::prefetch::Prefetch::start",
-            "data::distributed::prefetch::read_batches",
             "data::distributed::shard::Shard::load_parts",
         ],
     ),
