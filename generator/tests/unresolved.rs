@@ -11,6 +11,8 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::Duration,
 };
 
 use versions::{OLD, Place, commit, git, in_conflict, runs, tree};
@@ -198,13 +200,35 @@ fn a_project_in_a_folder_of_a_repository_has_its_conflicts_in_git() {
 
 #[test]
 fn git_is_told_at_the_next_run_if_its_index_was_locked() {
+    for next in [None, Some("--continue")] {
+        let place = in_conflict();
+        let lock = place.path("project/.git/index.lock");
+        fs::write(&lock, "").unwrap();
+        let said = place.update(&[], 1);
+        assert!(said.contains("Git does not show the conflicts"), "{said}");
+        fs::remove_file(lock).unwrap();
+        let said = match next {
+            None => place.update(&[], 1),
+            Some(option) => update(&place, option, 1),
+        };
+        assert!(said.contains("`a.txt:2`"), "{said}");
+        let status = asked(&place.path("project"), &["status", "--porcelain"]);
+        assert!(status.contains("UU a.txt"), "{next:?}: {status}");
+    }
+}
+
+#[test]
+fn an_index_that_is_locked_for_a_moment_is_waited_for() {
     let place = in_conflict();
     let lock = place.path("project/.git/index.lock");
     fs::write(&lock, "").unwrap();
+    let other = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(500));
+        fs::remove_file(lock).unwrap();
+    });
     let said = place.update(&[], 1);
-    assert!(said.contains("Git does not show the conflicts"), "{said}");
-    fs::remove_file(lock).unwrap();
-    place.update(&[], 1);
+    other.join().unwrap();
+    assert!(!said.contains("Git does not show the conflicts"), "{said}");
     let status = asked(&place.path("project"), &["status", "--porcelain"]);
     assert!(status.contains("UU a.txt"), "{status}");
 }

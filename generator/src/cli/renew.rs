@@ -120,8 +120,8 @@ impl<'p> Project<'p> {
     }
 }
 
-/// Writes conflicts into Git's index.
-fn mark(pending: &Pending, folder: &Path) {
+/// Writes conflicts into Git's index, unless that was done.
+pub(crate) fn mark(pending: &Pending, folder: &Path) {
     if let Err(complaint) = pending.mark(folder) {
         note(&format!(
             "note: Git does not show the conflicts, as it cannot write its index: {complaint}"

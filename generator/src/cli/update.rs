@@ -7,7 +7,7 @@ use clap::Args;
 use super::{
     merged,
     output::{Format, print},
-    renew::{Project, RenewArgs, renew},
+    renew::{Project, RenewArgs, mark, renew},
     source::{VersionArgs, sides},
 };
 use crate::{
@@ -152,6 +152,7 @@ fn finish(args: &UpdateArgs) -> Result<ExitCode> {
         let count = files(pending.abort(&args.path, transaction)?);
         print(&format!("Undid `{name}`: restored {count}.\n"))?;
     } else {
+        mark(&pending, &args.path);
         let count = counted(pending.end(&args.path, transaction)?, "file");
         print(&format!("Ended `{name}`: {count} resolved.\n"))?;
         let tests = merged::tests(&args.path);

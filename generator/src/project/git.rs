@@ -5,9 +5,16 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::display::slashed;
+
+/// Time for another process to release the index, as an editor that shows the status of files, or git started by a
+/// run of Kiln that was killed; and time between two attempts.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(20);
 
 /// The side of a merge that an entry of the index has: its stage.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +80,25 @@ fn with_input(folder: &Path, args: &[&str], input: &[u8]) -> Result<String, Stri
     let mut command = git_command();
     command.args(args).current_dir(folder);
     run(command, input)
+}
+
+/// As [`with_input`], for a command that writes the index, once no other process does.
+///
+/// # Errors
+/// Git's complaint, such as that of an index that stays locked.
+fn write_with_input(folder: &Path, args: &[&str], input: &[u8]) -> Result<String, String> {
+    let start = Instant::now();
+    loop {
+        match with_input(folder, args, input) {
+            // The name is in the complaint in all languages.
+            Err(complaint)
+                if complaint.contains("index.lock") && start.elapsed() < LOCK_TIMEOUT =>
+            {
+                thread::sleep(POLL);
+            }
+            written => return written,
+        }
+    }
 }
 
 /// The commit that is checked out; `None` outside a repository and before the first commit.
@@ -176,11 +202,8 @@ pub(crate) fn write_index(folder: &Path, lines: &[String]) -> Result<(), String>
     }
     let mut input = lines.join("\0");
     input.push('\0');
-    with_input(
-        folder,
-        &["update-index", "-z", "--index-info"],
-        input.as_bytes(),
-    )?;
+    let options = ["update-index", "-z", "--index-info"];
+    write_with_input(folder, &options, input.as_bytes())?;
     // Without it, git compares contents where times would do. Unmerged files make it complain.
     let _ = with_input(
         folder,
@@ -200,5 +223,5 @@ pub(crate) fn resolve(folder: &Path, files: &[&Path]) -> Result<(), String> {
     }
     let input: String = files.iter().map(|file| slashed(file) + "\0").collect();
     let options = ["update-index", "--add", "--remove", "-z", "--stdin"];
-    with_input(folder, &options, input.as_bytes()).map(drop)
+    write_with_input(folder, &options, input.as_bytes()).map(drop)
 }

@@ -163,7 +163,8 @@ fn pass_on(stderr: ChildStderr) -> Arc<AtomicBool> {
 }
 
 /// Waits for the launcher, and kills it if it hangs after a failure: although all workers have exited, it
-/// may wait forever for an unreachable host, or for itself, as Open MPI 4.1.4 in `PMIx_server_finalize`.
+/// may wait forever for an unreachable host, or for itself, as Open MPI 4.1.4 in `PMIx_server_finalize`, or while a
+/// worker that a signal ended at its start is left as a zombie.
 fn wait(launcher: &mut Child, failed: &AtomicBool) -> Result<ExitStatus> {
     let (mut deadline, mut last_child) = (None, None);
     loop {
@@ -192,7 +193,7 @@ fn wait(launcher: &mut Child, failed: &AtomicBool) -> Result<ExitStatus> {
     }
 }
 
-/// The ids of a process's children, with those that have ended but nobody has waited for. Linux only, none
+/// The ids of a process's children, without those that have ended but nobody has waited for. Linux only, none
 /// elsewhere.
 fn children(process: u32) -> Vec<i32> {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
@@ -200,7 +201,19 @@ fn children(process: u32) -> Vec<i32> {
     let lists =
         threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let words = lists.flat_map(|list| list.split(' ').map(str::to_owned).collect::<Vec<_>>());
-    words.filter_map(|word| word.parse().ok()).collect()
+    let children = words.filter_map(|word| word.parse().ok());
+    children.filter(|child| is_living(*child)).collect()
+}
+
+/// False if a process is a zombie or does not exist.
+fn is_living(process: i32) -> bool {
+    let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else {
+        return false;
+    };
+    // The state follows the name, which is in parentheses and may contain some.
+    let name_end = stat.iter().rposition(|byte| *byte == b')');
+    let state = name_end.and_then(|end| stat.get(end + 2));
+    state.is_some_and(|state| !b"ZX".contains(state))
 }
 
 /// The version output of the launcher.
@@ -338,14 +351,14 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_launcher_that_outlives_its_workers_is_killed() {
-        let mut launcher = Command::new("sh")
-            .args(["-c", "sleep 0.3; exec sleep 100"])
-            .spawn()
-            .unwrap();
-        let started = Instant::now();
-        let status = wait(&mut launcher, &AtomicBool::new(false)).unwrap();
-        assert!(!status.success());
-        assert!(started.elapsed() < Duration::from_secs(30));
+        // The second one does not wait for its worker either.
+        for script in ["sleep 0.3; exec sleep 100", "sleep 0.3 & exec sleep 100"] {
+            let mut launcher = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let started = Instant::now();
+            let status = wait(&mut launcher, &AtomicBool::new(false)).unwrap();
+            assert!(!status.success());
+            assert!(started.elapsed() < Duration::from_secs(30), "{script}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! are gone, they hold the lock of the output folder, and a resumed training would be refused.
 
 use std::{
-    fs, process, thread,
+    process, thread,
     time::{Duration, Instant},
 };
 
@@ -64,23 +64,11 @@ fn wait_until_none(limit: Duration, others: &[i32], act: impl Fn(Pid)) -> bool {
     }
 }
 
-/// The children of this process except `others` that have not ended, as opposed to those that nobody has waited
-/// for.
+/// The children of this process except `others`.
 fn orphans(others: &[i32]) -> Vec<Pid> {
     let children = children(process::id()).into_iter();
-    let living = children.filter(|child| !others.contains(child) && is_living(*child));
-    living.filter_map(Pid::from_raw).collect()
-}
-
-/// False if a process is a zombie or does not exist.
-fn is_living(process: i32) -> bool {
-    let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else {
-        return false;
-    };
-    // The state follows the name, which is in parentheses and may contain some.
-    let name_end = stat.iter().rposition(|byte| *byte == b')');
-    let state = name_end.and_then(|end| stat.get(end + 2));
-    state.is_some_and(|state| !b"ZX".contains(state))
+    let orphans = children.filter(|child| !others.contains(child));
+    orphans.filter_map(Pid::from_raw).collect()
 }
 
 #[cfg(test)]
