@@ -233,6 +233,38 @@ fn an_index_that_is_locked_for_a_moment_is_waited_for() {
     assert!(status.contains("UU a.txt"), "{status}");
 }
 
+/// As in a merge of Git.
+#[test]
+fn a_conflict_in_a_file_that_the_template_moved_is_in_git_at_the_new_place() {
+    let place = in_conflict();
+    let project = place.path("project");
+    fs::create_dir(place.path("new/in")).unwrap();
+    fs::rename(place.path("new/a.txt"), place.path("new/in/moved.txt")).unwrap();
+    place.template("cargo-generate.toml", "\"a.txt\"", "\"in/moved.txt\"");
+    let before = state(&project);
+    let short = ["status", "--porcelain"];
+    for end in ["--abort", "--continue"] {
+        let said = place.update(&[], 1);
+        assert!(said.contains("conflict  in/moved.txt"), "{said}");
+        let told = " M .kiln.toml\nD  a.txt\nUU in/moved.txt\n";
+        assert_eq!(asked(&project, &short), told);
+        let stages = asked(&project, &["ls-files", "--unmerged"]);
+        assert_eq!(stages.lines().count(), 3, "{stages}");
+        if end == "--continue" {
+            place.write("project/in/moved.txt", "resolved\n");
+        }
+        update(&place, end, 0);
+        if end == "--abort" {
+            assert_eq!(state(&project), before);
+        }
+    }
+    let resolved = " M .kiln.toml\nD  a.txt\nA  in/moved.txt\n";
+    assert_eq!(
+        asked(&project, &[&short[..], &["--no-renames"]].concat()),
+        resolved
+    );
+}
+
 #[test]
 fn an_unfinished_merge_of_git_comes_first() {
     let place = in_conflict();

@@ -159,12 +159,19 @@ pub(crate) fn by_repository<'f>(
     all
 }
 
-/// Entries of the index for a file in conflict, for [`write_index`]. `None` if the file is not
-/// tracked, in which case git knows nothing that could be unmerged.
-pub(crate) fn conflict(folder: &Path, file: &Path, sides: &[Side<'_>]) -> Option<Vec<String>> {
-    let tracked = entries(folder, &[file])?;
+/// Entries of the index for a file in conflict that was at `was` before, for [`write_index`]: as in merges of Git, those
+/// of its new place. `None` if the file is not tracked, in which case git knows nothing that could be unmerged.
+pub(crate) fn conflict(
+    folder: &Path,
+    was: &Path,
+    file: &Path,
+    sides: &[Side<'_>],
+) -> Option<Vec<String>> {
+    let tracked = entries(folder, &[was])?;
     let path = tracked.first()?.split_once('\t')?.1;
     let mut lines = vec![no_entry(path, &tracked)];
+    let above = path.strip_suffix(&slashed(was))?;
+    let path = format!("{above}{}", slashed(file));
     for (stage, contents, executable) in sides {
         let place = format!("--path={}", slashed(file));
         let hash = with_input(folder, &["hash-object", "-w", "--stdin", &place], contents).ok()?;

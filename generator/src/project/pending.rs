@@ -376,14 +376,15 @@ fn unmerged_entries(
         files.any(|one| one.path == file.template_path() && one.executable)
     };
     let (was, is) = sides(file, base, new);
-    let mine = fs::read(project.join(&file.path)).ok()?;
-    let is_run = fs::metadata(project.join(&file.path)).ok()?;
+    let place = project.join(file.was_at());
+    let mine = fs::read(&place).ok()?;
+    let is_run = fs::metadata(&place).ok()?;
     let is_run = crate::template::is_executable(&is_run);
     let mut sides: Vec<Side<'_>> = Vec::new();
     sides.extend(was.map(|bytes| (Stage::Base, bytes, executable(base))));
     sides.push((Stage::Mine, &mine, is_run));
     sides.extend(is.map(|bytes| (Stage::New, bytes, executable(new))));
-    git::conflict(project, &file.path, &sides)
+    git::conflict(project, file.was_at(), &file.path, &sides)
 }
 
 #[cfg(unix)]
