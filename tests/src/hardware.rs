@@ -1,9 +1,9 @@
-//! The project of tests of GPUs, of CUDA without a GPU, and of Burn servers. Each changes Burn, which is built once
+//! The projects of tests of GPUs, of CUDA without a GPU, and of Burn servers. Each changes Burn, which is built once
 //! for all.
 
 use crate::{abilities::add_a_group, mpi, rendered::Project, without_llvm::without_llvm};
 
-/// Crates that are built only for this project, or once more for it: optimising them takes longer than the
+/// Crates that are built only for these projects, or once more for them: optimising them takes longer than the
 /// trainings of these tests.
 const UNOPTIMISED: [&str; 64] = [
     "ash",
@@ -82,7 +82,7 @@ pub fn project() -> Project {
     with_features("hardware", "cuda,remote")
 }
 
-/// The same, whose kernels are the fastest of several for a GPU.
+/// The same with the feature `autotune`.
 ///
 /// # Panics
 /// The template cannot be rendered.

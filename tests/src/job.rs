@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     mpi,
-    rendered::text,
+    rendered::{Project, text},
     running::{self, Running, TRAINING, succeeds},
     runs::log,
 };
@@ -33,6 +33,18 @@ pub struct Job {
 }
 
 impl Job {
+    /// The programs of `project`, built with these [examples](Project::build_with), in its folder.
+    ///
+    /// # Panics
+    /// The build fails.
+    pub fn of(project: &Project, examples: &[&str], strategy: &'static str) -> Self {
+        Job {
+            programs: project.build_with(examples),
+            folder: project.path(),
+            strategy,
+        }
+    }
+
     /// The program in one process, without options.
     pub fn alone(&self) -> Command {
         let mut command = Command::new(self.programs.join("program"));

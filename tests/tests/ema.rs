@@ -1,9 +1,6 @@
 //! Averaged weights (`--ema`) of the default project: kills, replicas, processes, and what uses the averages.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use kiln_tests::{
     job::{Job, assert_close},
@@ -21,7 +18,7 @@ const UPDATES: u64 = 43;
 #[ignore = "long"]
 fn averaged_weights_of_one_process() {
     let project = Project::default_answers();
-    let job = job(&project, project.build_with(&["weights"]));
+    let job = job(&project, &["weights"]);
     let tests: [fn(&Job); 3] = [
         |job| {
             the_average_is_what_is_evaluated(job);
@@ -41,7 +38,7 @@ fn averaged_weights_of_several_processes() {
         return;
     }
     let project = Project::default_answers();
-    let job = job(&project, project.build_with(&EXAMPLES));
+    let job = job(&project, &EXAMPLES);
     let options = ["--epochs", "1", "--ema", "0.9", "--batch-size"];
     let one = ["6", "--strategy", "one-device", "--output-dir", "runs/one"];
     job.runs_alone(&[&options[..], &one].concat());
@@ -82,12 +79,8 @@ fn averaged_weights_of_several_processes() {
     assert_close(&losses[..1], &losses[1..], "the test of the averages");
 }
 
-fn job(project: &Project, programs: PathBuf) -> Job {
-    Job {
-        programs,
-        folder: project.path(),
-        strategy: "multi-worker-mirrored",
-    }
+fn job(project: &Project, examples: &[&str]) -> Job {
+    Job::of(project, examples, "multi-worker-mirrored")
 }
 
 /// The manifest of the last checkpoint, without what differs between equal trainings.

@@ -51,11 +51,7 @@ fn it_compiles_without_convolutions_of_its_own() {
 #[ignore = "long"]
 fn without_a_gpu_a_program_for_cuda_says_what_is_missing() {
     let project = hardware::project();
-    let job = Job {
-        programs: project.build_with(&["weights"]),
-        folder: project.path(),
-        strategy: "mirrored",
-    };
+    let job = Job::of(&project, &["weights"], "mirrored");
     the_cpu_is_used_with_a_warning(&job);
     a_driver_without_a_gpu_is_told_from_a_missing_one(&job);
     a_driver_that_is_too_old_is_an_error(&job);

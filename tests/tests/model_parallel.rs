@@ -13,11 +13,7 @@ const GLOBAL_BATCH: usize = 24;
 #[ignore = "long"]
 fn stages_train_to_the_weights_of_the_whole_model() {
     let project = Project::default_answers();
-    let job = Job {
-        programs: project.build_with(&EXAMPLES),
-        folder: project.path(),
-        strategy: "model-parallel",
-    };
+    let job = Job::of(&project, &EXAMPLES, "model-parallel");
     idx_data(&job.folder.join("small"), 8);
     let train = |strategy: &str, replicas: usize, micro_batches: &str, runs: &str| {
         let batch_size = (GLOBAL_BATCH / replicas).to_string();

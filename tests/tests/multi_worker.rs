@@ -26,12 +26,7 @@ fn several_processes_are_one_job() {
         return;
     }
     let project = Project::default_answers();
-    let programs = project.build_with(&EXAMPLES);
-    let job = Job {
-        programs,
-        folder: project.path(),
-        strategy: "multi-worker-mirrored",
-    };
+    let job = Job::of(&project, &EXAMPLES, "multi-worker-mirrored");
     idx_data(&job.folder.join("small"), 8);
     // Alone, as moments are chosen within its time.
     let time = a_launched_training_is_timed(&job);

@@ -1,7 +1,5 @@
 //! Asynchronous replicas: each example once per epoch, bounded staleness, and the results of one replica.
 
-use std::path::PathBuf;
-
 use kiln_tests::{
     idx::idx_data,
     job::{Job, Signal, signal, workers},
@@ -13,13 +11,10 @@ use kiln_tests::{
 /// The minimum accuracy on the digits with 4 replicas.
 const ACCURACY: f64 = 0.97;
 
-fn job(programs: PathBuf, folder: PathBuf) -> Job {
-    idx_data(&folder.join("small"), 8);
-    Job {
-        programs,
-        folder,
-        strategy: "parameter-server",
-    }
+fn job(project: &Project, examples: &[&str]) -> Job {
+    let job = Job::of(project, examples, "parameter-server");
+    idx_data(&job.folder.join("small"), 8);
+    job
 }
 
 /// The accuracy on the digits' test split.
@@ -33,7 +28,7 @@ fn accuracy(job: &Job, runs: &str) -> f64 {
 #[ignore = "long"]
 fn replicas_of_one_process_train_at_their_own_pace() {
     let project = Project::default_answers();
-    let job = job(project.build_with(&[]), project.path());
+    let job = job(&project, &[]);
     one_replica_without_staleness_is_one_device(&job);
     for staleness in ["0", "3", "8"] {
         let runs = format!("runs/staleness-{staleness}");
@@ -68,7 +63,7 @@ fn replicas_of_several_processes_train_at_their_own_pace() {
         return;
     }
     let project = Project::default_answers();
-    let job = job(project.build_with(&EXAMPLES), project.path());
+    let job = job(&project, &EXAMPLES);
     // Side by side, as launchers and processes wait for each other.
     let tests: [fn(&Job); 4] = [
         each_batch_is_computed_once,

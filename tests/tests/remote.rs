@@ -54,11 +54,7 @@ impl Drop for Server {
 #[ignore = "long"]
 fn a_program_trains_across_servers() {
     let project = hardware::project();
-    let job = Job {
-        programs: project.build_with(&["weights"]),
-        folder: project.path(),
-        strategy: "remote",
-    };
+    let job = Job::of(&project, &["weights"], "remote");
     abilities::prepare(&job);
     let servers = [Server::start(&job), Server::start(&job)];
     let hosts = servers.each_ref().map(|server| server.address.as_str());

@@ -55,11 +55,7 @@ fn script() -> String {
 
 /// The programs of a project, and the script, as in a user's folder.
 fn job(project: &Project, script: &str) -> Job {
-    let job = Job {
-        programs: project.build_with(&EXAMPLES),
-        folder: project.path(),
-        strategy: "multi-worker-mirrored",
-    };
+    let job = Job::of(project, &EXAMPLES, "multi-worker-mirrored");
     // The path of the program in a user's build.
     let (launch, built) = (job.folder.join("launch"), job.folder.join("target/release"));
     fs::create_dir_all(&launch).unwrap();

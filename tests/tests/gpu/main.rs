@@ -45,11 +45,7 @@ fn borrowed<'a>(variables: &'a [(&'static str, String)]) -> Vec<(&'static str, &
 
 /// The programs of a built project.
 fn job(project: &Project) -> Job {
-    Job {
-        programs: project.build_with(&["weights"]),
-        folder: project.path(),
-        strategy: "mirrored",
-    }
+    Job::of(project, &["weights"], "mirrored")
 }
 
 /// The program on the GPU.

@@ -42,11 +42,7 @@ const STRATEGIES: [Strategy<'_>; 10] = [
 fn abilities_do_not_depend_on_the_strategy() {
     let project = Project::to_edit();
     abilities::add_a_group(&project);
-    let job = Job {
-        programs: project.build_with(&["weights"]),
-        folder: project.path(),
-        strategy: "",
-    };
+    let job = Job::of(&project, &["weights"], "");
     let _folder = project.unlock();
     abilities::prepare(&job);
     missing_weights_keep_their_values(&job);
