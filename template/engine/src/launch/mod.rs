@@ -16,7 +16,7 @@ use std::{
     iter::repeat,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI32, Ordering},
     },
     thread,
@@ -83,9 +83,11 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     #[cfg(target_os = "linux")]
     let others = orphans::adopt();
     let cannot = || format!("cannot start {LAUNCHER}");
+    // First, as a signal that ended this process alone would leave the workers running.
+    let (started, has_ended) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+    let signal = pass_signals_to(Arc::clone(&started), Arc::clone(&has_ended));
     let mut launcher = command.spawn().with_context(cannot)?;
-    let has_ended = Arc::new(AtomicBool::new(false));
-    let signal = pass_signals_to(launcher.id(), Arc::clone(&has_ended));
+    let _ = started.set(launcher.id());
     let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
     let ended = wait(&mut launcher, &failed);
     has_ended.store(true, Ordering::Relaxed);
@@ -113,9 +115,9 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     Ok(())
 }
 
-/// Forwards stop signals as [`PASSED_ON`], then SIGKILL, until the launcher has ended. Returns the first signal, or 0
-/// until there is one.
-fn pass_signals_to(launcher: u32, has_ended: Arc<AtomicBool>) -> Arc<AtomicI32> {
+/// Forwards stop signals to the process `launcher`, once it has started, as [`PASSED_ON`], then SIGKILL, until it has
+/// ended. Returns the first signal, or 0 until there is one.
+fn pass_signals_to(launcher: Arc<OnceLock<u32>>, has_ended: Arc<AtomicBool>) -> Arc<AtomicI32> {
     let first = Arc::new(AtomicI32::new(0));
     let noted = Arc::clone(&first);
     let mut signals = PASSED_ON.into_iter().chain(repeat("-KILL"));
@@ -129,6 +131,7 @@ fn pass_signals_to(launcher: u32, has_ended: Arc<AtomicBool>) -> Arc<AtomicI32> 
         }
         let _ = noted.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         let signal = signals.next().unwrap_or("-KILL");
+        let launcher = launcher.wait();
         let sent = Command::new("kill")
             .args([signal, &launcher.to_string()])
             .status();
