@@ -21,7 +21,7 @@ pub const BUILD: Duration = Duration::from_secs(2400);
 const PAUSE: Duration = Duration::from_millis(5);
 /// The time that a process has to end on request.
 const GRACE: Duration = Duration::from_secs(2);
-/// The time that an MPI launcher may have no child processes, before it has started them or after
+/// The time that an MPI launcher may have no running child processes, before it has started them or after
 /// they have ended.
 const CHILDLESS: Duration = Duration::from_secs(15);
 
@@ -30,8 +30,8 @@ const CHILDLESS: Duration = Duration::from_secs(15);
 pub struct Running {
     child: Child,
     command: String,
-    /// Whether the process is `mpirun`. That of Open MPI 4.1.4 can hang in `PMIx_server_finalize`
-    /// after its processes have failed; it is then killed.
+    /// Whether the process is `mpirun`. That of Open MPI 4.1.4 can hang after its processes have failed, in
+    /// `PMIx_server_finalize` or before it has waited for all of them; it is then killed.
     is_launcher: bool,
     stdout: NamedTempFile,
     stderr: NamedTempFile,
@@ -117,7 +117,7 @@ impl Running {
                 return First::Neither;
             }
             let is_due = had_children.elapsed() > GRACE;
-            if !self.is_launcher || is_due && has_children(self.id()) {
+            if !self.is_launcher || is_due && has_running_children(self.id()) {
                 had_children = Instant::now();
             }
             if had_children.elapsed() > CHILDLESS {
@@ -219,15 +219,21 @@ pub fn write_program(path: &Path, script: &str) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a program");
 }
 
-/// Whether a process has children, according to Linux; true on other platforms.
-fn has_children(process: u32) -> bool {
+/// Whether a process has children that are no zombies, according to Linux; true on other platforms.
+fn has_running_children(process: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
         return true;
     };
-    let children = threads.map(|thread| fs::read(thread?.path().join("children")));
-    children
-        .into_iter()
-        .any(|children| !matches!(children, Ok(children) if children.is_empty()))
+    threads.into_iter().any(|thread| {
+        let children = thread.and_then(|thread| fs::read_to_string(thread.path().join("children")));
+        children.map_or(true, |children| children.split_whitespace().any(is_running))
+    })
+}
+
+/// False if a process has ended, even if nobody has waited for it.
+fn is_running(process: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|status| !status.contains("\nState:\tZ"))
 }
 
 /// The threads of this machine, with the kernel function that each waits in.
@@ -272,12 +278,20 @@ mod tests {
         let script = "sleep 77.5 & wait";
         let is_there = || processes().contains("sleep 77.5\n");
         let mut running = Running::start(&mut shell(script)).wait_until("a sleep", is_there);
-        assert!(has_children(running.id()));
+        assert!(has_running_children(running.id()));
         running.kill_at_once();
         let _ = Command::new("pkill").args(["-f", "sleep 77.5"]).status();
         let mut alone = Running::start(Command::new("sleep").arg("77.75"));
-        assert!(!has_children(alone.id()));
+        assert!(!has_running_children(alone.id()));
         alone.kill_at_once();
+        // A zombie: nobody waits for this child.
+        let left = Running::start(&mut shell("sleep 0.1 & echo $!; exec sleep 77.125"));
+        let left = left.wait_until_printed("\n");
+        let child = fs::read_to_string(left.stdout.path()).expect("an id");
+        let mut left = left.wait_until("an end", || !is_running(child.trim()));
+        assert!(Path::new("/proc").join(child.trim()).exists());
+        assert!(!has_running_children(left.id()));
+        left.kill_at_once();
     }
 
     #[test]
