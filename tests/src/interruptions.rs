@@ -58,13 +58,6 @@ impl Burst {
     fn has(&self, number: i32) -> bool {
         self.0.iter().any(|(_, signal)| signal.as_raw() == number)
     }
-
-    /// Whether a job ended as one of the signals killed a worker before it installed its handler.
-    fn killed_a_worker(&self, printed: &str) -> bool {
-        let killed = |number: i32| printed.contains(&format!("exited on signal {number} "));
-        let mut signals = self.0.iter().map(|(_, signal)| signal.as_raw());
-        printed.contains("died at step 0") && signals.any(killed)
-    }
 }
 
 impl fmt::Display for Burst {
@@ -83,7 +76,7 @@ pub enum Ended {
     Completed,
     /// The run stopped with 128 + the signal.
     Stopped,
-    /// The signal killed the run, or a worker of it, before it installed its handler.
+    /// The signal killed the run before it installed its handler.
     AtOnce,
 }
 
@@ -95,10 +88,6 @@ impl Ended {
     #[track_caller]
     pub fn of(output: &Output, signals: &Burst) -> Self {
         let (printed, status) = (text(output), output.status);
-        // A worker of `launch`, which mpirun then reports.
-        if signals.killed_a_worker(&printed) {
-            return Ended::AtOnce;
-        }
         let ours = without_a_crash_of_mpirun(&printed);
         for word in ["error", "warning", "panicked"] {
             assert!(!ours.contains(word), "{status}: {printed}");

@@ -13,12 +13,12 @@ use anyhow::Result;
 
 /// Signals that request a stop.
 #[cfg(unix)]
-const SIGNALS: [i32; 3] = {
+pub(crate) const SIGNALS: [i32; 3] = {
     use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
     [SIGINT, SIGTERM, SIGUSR1]
 };
 #[cfg(not(unix))]
-const SIGNALS: [i32; 3] = [2, 15, 10];
+pub(crate) const SIGNALS: [i32; 3] = [2, 15, 10];
 
 /// By the convention of shells, the exit status of a program ended by a signal is this plus the signal.
 pub(crate) const EXIT_BASE: i32 = 128;

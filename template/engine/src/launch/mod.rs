@@ -1,5 +1,6 @@
 //! Starts this program in several processes with the MPI launcher.
 
+mod listening;
 #[cfg(target_os = "linux")]
 mod orphans;
 #[cfg(feature = "remote")]
@@ -45,6 +46,9 @@ const MAX_WORKERS_PER_HOST: usize = 256;
 /// Time for the launcher to exit after a failure, and for workers on this host to exit after the launcher.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Time after the start of the launcher in which a signal waits until the workers handle it.
+const START: Duration = Duration::from_secs(10);
+
 /// Shell wrapper of a worker, whose program is `$0`. MPICH's launcher kills all workers as soon as one of
 /// its processes fails, so the wrapper waits until the other workers have reported the failure or stopped.
 /// It ignores signals, which the worker receives too.
@@ -67,7 +71,7 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     );
     let program = env::current_exe().context("cannot find the path of this program")?;
     let mut words = launcher_words(options.workers, hosts, &version()?)?;
-    words.push(program.into());
+    words.push(program.clone().into());
     words.extend(worker_words::<A>()?);
     words.extend(options.command.clone());
     let mut command = Command::new(LAUNCHER);
@@ -84,10 +88,20 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     let others = orphans::adopt();
     let cannot = || format!("cannot start {LAUNCHER}");
     // First, as a signal that ended this process alone would leave the workers running.
-    let (started, has_ended) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-    let signal = pass_signals_to(Arc::clone(&started), Arc::clone(&has_ended));
+    let (started, has_ended) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
+    let local_workers = match hosts {
+        [] => worker_count(options.workers, hosts),
+        _ => 1, // at least, if this host is one of them
+    };
+    let launched = Arc::clone(&started);
+    let await_workers = move || {
+        let (launcher, deadline) = *launched.wait();
+        listening::wait(launcher, &program, local_workers, deadline);
+        launcher
+    };
+    let signal = pass_signals_to(await_workers, Arc::clone(&has_ended));
     let mut launcher = command.spawn().with_context(cannot)?;
-    let _ = started.set(launcher.id());
+    let _ = started.set((launcher.id(), Instant::now() + START));
     let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
     let ended = wait(&mut launcher, &failed);
     has_ended.store(true, Ordering::Relaxed);
@@ -115,23 +129,28 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     Ok(())
 }
 
-/// Forwards stop signals to the process `launcher`, once it has started, as [`PASSED_ON`], then SIGKILL, until it has
-/// ended. Returns the first signal, or 0 until there is one.
-fn pass_signals_to(launcher: Arc<OnceLock<u32>>, has_ended: Arc<AtomicBool>) -> Arc<AtomicI32> {
+/// Forwards stop signals to the launcher, the process that `ready` returns once it can take one, as [`PASSED_ON`],
+/// then SIGKILL, until it has ended. Returns the first signal, or 0 until there is one.
+fn pass_signals_to(
+    ready: impl Fn() -> u32 + Send + 'static,
+    has_ended: Arc<AtomicBool>,
+) -> Arc<AtomicI32> {
     let first = Arc::new(AtomicI32::new(0));
     let noted = Arc::clone(&first);
     let mut signals = PASSED_ON.into_iter().chain(repeat("-KILL"));
     let mut last: Option<Instant> = None;
     let handler = move |number| {
         // Ignore duplicates, as many wrappers deliver a signal twice.
-        let last = last.replace(Instant::now());
-        if last.is_some_and(|last| last.elapsed() < DUPLICATE) || has_ended.load(Ordering::Relaxed)
-        {
+        if last.is_some_and(|last| last.elapsed() < DUPLICATE) {
+            return;
+        }
+        let launcher = ready();
+        last = Some(Instant::now());
+        if has_ended.load(Ordering::Relaxed) {
             return;
         }
         let _ = noted.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         let signal = signals.next().unwrap_or("-KILL");
-        let launcher = launcher.wait();
         let sent = Command::new("kill")
             .args([signal, &launcher.to_string()])
             .status();
@@ -198,7 +217,7 @@ fn wait(launcher: &mut Child, failed: &AtomicBool) -> Result<ExitStatus> {
 
 /// The ids of a process's children, without those that have ended but nobody has waited for. Linux only, none
 /// elsewhere.
-fn children(process: u32) -> Vec<i32> {
+fn children(process: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     let threads = threads.into_iter().flatten().flatten();
     let lists =
@@ -209,7 +228,7 @@ fn children(process: u32) -> Vec<i32> {
 }
 
 /// False if a process is a zombie or does not exist.
-fn is_living(process: i32) -> bool {
+fn is_living(process: u32) -> bool {
     let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else {
         return false;
     };
@@ -232,13 +251,18 @@ fn version() -> Result<String> {
     }
 }
 
+/// The number of workers on all hosts.
+fn worker_count(workers: Option<usize>, hosts: &[String]) -> usize {
+    workers.unwrap_or(hosts.len().max(2))
+}
+
 /// The launcher's arguments, in the syntax of its MPI.
 fn launcher_words(
     workers: Option<usize>,
     hosts: &[String],
     version: &str,
 ) -> Result<Vec<OsString>> {
-    let workers = workers.unwrap_or(hosts.len().max(2));
+    let workers = worker_count(workers, hosts);
     ensure!(
         workers >= hosts.len(),
         "{workers} workers are fewer than the {} hosts: omit --workers for one per host",

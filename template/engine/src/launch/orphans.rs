@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Makes this process the parent of the workers on this host that the launcher leaves behind (Linux's
 /// `PR_SET_CHILD_SUBREAPER`). Returns the children that it has already, which are no workers.
-pub(super) fn adopt() -> Vec<i32> {
+pub(super) fn adopt() -> Vec<u32> {
     if let Err(error) = set_child_subreaper(Some(getpid())) {
         terminal::warn(format_args!(
             "warning: workers that outlive the MPI launcher cannot be waited for: {error}"
@@ -30,7 +30,7 @@ pub(super) fn adopt() -> Vec<i32> {
 
 /// Waits until no worker on this host is left, and kills those that are left after `grace`. Called after the
 /// launcher has ended; `others` are children that are no workers.
-pub(super) fn wait(grace: Duration, others: &[i32]) {
+pub(super) fn wait(grace: Duration, others: &[u32]) {
     if wait_until_none(grace, others, |_| ()) || wait_until_none(KILLED, others, kill) {
         return;
     }
@@ -49,7 +49,7 @@ fn kill(orphan: Pid) {
 
 /// Looks for orphans until there are none, and calls `act` with each at every look: those of an orphan that was
 /// killed are adopted in turn.
-fn wait_until_none(limit: Duration, others: &[i32], act: impl Fn(Pid)) -> bool {
+fn wait_until_none(limit: Duration, others: &[u32], act: impl Fn(Pid)) -> bool {
     let deadline = Instant::now() + limit;
     loop {
         let left = orphans(others);
@@ -65,10 +65,12 @@ fn wait_until_none(limit: Duration, others: &[i32], act: impl Fn(Pid)) -> bool {
 }
 
 /// The children of this process except `others`.
-fn orphans(others: &[i32]) -> Vec<Pid> {
+fn orphans(others: &[u32]) -> Vec<Pid> {
     let children = children(process::id()).into_iter();
     let orphans = children.filter(|child| !others.contains(child));
-    orphans.filter_map(Pid::from_raw).collect()
+    orphans
+        .filter_map(|orphan| Pid::from_raw(orphan.cast_signed()))
+        .collect()
 }
 
 #[cfg(test)]

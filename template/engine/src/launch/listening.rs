@@ -1,0 +1,115 @@
+//! Workers that do not handle stop signals yet. A signal ends these by its default action, and the workers that
+//! already handle it report a lost one.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{children, is_living};
+use crate::signals::SIGNALS;
+
+/// The polling interval.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Waits until at least `count` descendants of the process `launcher` run `program` and all that do handle stop
+/// signals, or until `deadline`. Workers on other hosts are not seen. Returns at once where there is no `/proc`.
+pub(super) fn wait(launcher: u32, program: &Path, count: usize, deadline: Instant) {
+    while Instant::now() < deadline && is_living(launcher) {
+        let mut workers = descendants(launcher);
+        workers.retain(|process| runs(*process, program));
+        if workers.len() >= count && workers.iter().all(|worker| handles_stops(*worker)) {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn descendants(process: u32) -> Vec<u32> {
+    let mut all = children(process);
+    let mut next = 0;
+    while let Some(process) = all.get(next) {
+        all.extend(children(*process));
+        next += 1;
+    }
+    all
+}
+
+fn runs(process: u32, program: &Path) -> bool {
+    fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program)
+}
+
+/// Whether a process has handlers of its own for all stop signals: the field `SigCgt` of proc(5), a mask in
+/// hexadecimal.
+fn handles_stops(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let handled = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    handled.is_some_and(|mask| SIGNALS.iter().all(|signal| mask >> (signal - 1) & 1 == 1))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::{
+        env,
+        os::unix::process::CommandExt,
+        process::{Child, Command},
+    };
+
+    use rustix::process::{Pid, Signal, kill_process_group};
+
+    use super::*;
+
+    /// A shell as a launcher, with two others as workers, one of which handles the signals after 0.5 s.
+    struct Launcher(Child);
+
+    impl Launcher {
+        fn start() -> Self {
+            // In a pipeline, as shells ignore SIGINT in the background, and then cannot handle it.
+            let worker =
+                |pause| format!("sh -c 'sleep {pause}; trap : INT TERM USR1; sleep 100; :'");
+            let script = format!("{} | {}; :", worker("0"), worker("0.5"));
+            let mut command = Command::new("sh");
+            Self(
+                command
+                    .args(["-c", &script])
+                    .process_group(0)
+                    .spawn()
+                    .unwrap(),
+            )
+        }
+
+        /// The time until `count` workers are listening, or `limit` is over.
+        fn waits(&self, count: usize, limit: Duration) -> Duration {
+            let started = Instant::now();
+            let shell = env::split_paths(&env::var_os("PATH").unwrap())
+                .find_map(|folder| folder.join("sh").canonicalize().ok());
+            wait(self.0.id(), &shell.unwrap(), count, started + limit);
+            started.elapsed()
+        }
+    }
+
+    impl Drop for Launcher {
+        fn drop(&mut self) {
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn all_workers_are_waited_for_until_they_listen() {
+        let mut launcher = Launcher::start();
+        let [second, minute] = [1, 60].map(Duration::from_secs);
+        let time = launcher.waits(2, minute);
+        assert!((second / 4..minute).contains(&time), "{time:?}");
+        // They do listen, but a third one has not started.
+        assert!(launcher.waits(2, minute) < minute);
+        assert!(launcher.waits(3, second / 4) >= second / 4);
+        launcher.0.kill().unwrap();
+        assert!(launcher.waits(3, minute) < minute);
+    }
+}
