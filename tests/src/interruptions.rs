@@ -148,7 +148,7 @@ impl Whole<'_> {
         let mut stops = Vec::new();
         for stop in 0..=random.below(3) {
             let burst = Burst::random(random);
-            let moment = random.time(self.time * 11 / 10);
+            let moment = random.time(self.time.mul_f64(1.1 * self.left(runs)));
             let running = Running::start(&mut command(stop > 0));
             sleep(moment);
             burst.send(running.id());
@@ -166,6 +166,17 @@ impl Whole<'_> {
         }
         self.assert_reached(runs);
         stops
+    }
+
+    /// The share of the training's time that a run takes which resumes the last checkpoint: about half of it is that of
+    /// the steps that are left.
+    fn left(&self, runs: &Path) -> f64 {
+        let step = |runs: &Path| {
+            let latest = latest(runs)?;
+            manifest(&latest)["step"].as_f64()
+        };
+        let saved = step(runs).zip(step(self.runs));
+        1.0 - saved.map_or(0.0, |(step, steps)| step / steps) / 2.0
     }
 
     #[track_caller]

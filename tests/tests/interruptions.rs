@@ -22,7 +22,7 @@ use kiln_tests::{
 };
 
 /// The number of trainings that are stopped at random moments.
-const TRAININGS: u32 = 200;
+const TRAININGS: u32 = 150;
 
 /// The options of a training to which others are compared.
 const NEVER_STOPPED: &str = "--replicas 1 --epochs 6 train";
@@ -81,7 +81,7 @@ fn random_moments(trainer: &Trainer) {
         let whole = Whole {
             runs: whole,
             // Two trainings run at a time.
-            time: *time * 3 / 2,
+            time: *time,
         };
         let command = |resume| command(kind, &runs, resume);
         let all = whole.is_reached_with_stops(&trainer.runs(&runs), &mut random, command);
