@@ -97,7 +97,8 @@ fn with_features(name: &str, features: &str) -> Project {
         let project = Project::with_answers_and_engine(&answers);
         add_a_group(&project);
         let mpi = if mpi::is_installed() { ",mpi" } else { "" };
-        without_llvm(project.with_engine_features(&format!("{features}{mpi}")))
+        // The default ones as well: with them, cargo tests the engine itself, and would build it once more.
+        without_llvm(project.with_engine_features(&format!("default,{features}{mpi}")))
     })
     .with_settings(settings)
 }
