@@ -6,7 +6,7 @@
 //! engine's libraries.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     ffi::OsStr,
     fs,
     path::Path,
@@ -98,14 +98,21 @@ template/engine/src/layers/dropout.rs; a small one needs `#[inline(never)]`. If 
 /// A type with a kernel that all programs have from the engine.
 const KNOWN: &str = "comm::buckets::Buckets::";
 
-/// Checks that no kernel of the engine is compiled with the debug program of a project. Of processors, x86-64 alone.
+/// The paths of `NO_KERNELS`.
+pub fn exceptions() -> BTreeSet<&'static str> {
+    let paths = NO_KERNELS.iter().flat_map(|(_, paths)| *paths);
+    paths.copied().collect()
+}
+
+/// Checks that no kernel of the engine is compiled with the debug program of a project. Of processors, x86-64 alone;
+/// elsewhere returns `None`. Returns the [exceptions] that the program needs.
 ///
 /// # Panics
 /// One is, or `nm` and `objdump` of GNU binutils are missing.
-pub fn are_optimised(program: &Path) {
+pub fn are_optimised(program: &Path) -> Option<BTreeSet<&'static str>> {
     if !cfg!(target_arch = "x86_64") {
         eprintln!("skipped: kernels of the engine in programs for other processors than x86-64");
-        return;
+        return None;
     }
     let (symbols, engines) = (symbols(program), engines());
     let of_engine = symbols.iter().filter(|one| engines.contains(&one.symbol));
@@ -127,6 +134,7 @@ pub fn are_optimised(program: &Path) {
         "debug builds do not optimise these kernels of the engine:\n{}\n{ADVICE}",
         kernels.join("\n")
     );
+    Some(functions.iter().filter_map(Function::exception).collect())
 }
 
 /// The symbols of the engine's libraries in the shared debug builds, one of each crate for each choice of features.
@@ -164,14 +172,24 @@ struct Function {
 }
 
 impl Function {
-    /// Why this is a kernel, if so. A closure may be the body of a loop in the standard library.
+    /// Why this is a kernel, if so.
     fn reason(&self) -> Option<&'static str> {
+        self.work().filter(|_| !exceptions().contains(&*self.path))
+    }
+
+    /// The exception without which this would be a kernel.
+    fn exception(&self) -> Option<&'static str> {
+        self.work().and_then(|_| exceptions().take(&*self.path))
+    }
+
+    /// What a kernel does, if this does it in a module with kernels. A closure may be the body of a loop in the standard
+    /// library.
+    fn work(&self) -> Option<&'static str> {
         let is_in = |module: &&str| {
             let rest = self.path.strip_prefix(module);
             rest.is_some_and(|rest| rest.starts_with("::"))
         };
-        let mut others = NO_KERNELS.iter().flat_map(|(_, paths)| *paths);
-        if !WITH_KERNELS.iter().any(is_in) || others.any(|path| *path == self.path) {
+        if !WITH_KERNELS.iter().any(is_in) {
             return None;
         }
         match (self.loops, self.computes && self.name.contains("{closure")) {
@@ -603,6 +621,8 @@ mod tests {
                 .iter()
                 .any(|one| one.path == "report::write" && one.loops)
         );
+        let needed: Vec<&str> = functions.iter().filter_map(Function::exception).collect();
+        assert_eq!(needed, ["optim::groups::scaled"]);
         kernels(&functions)
     }
 

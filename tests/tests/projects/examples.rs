@@ -2,7 +2,7 @@
 //! trains on one and on several replicas. Debug builds optimise the kernels of the engine. With the weights of PyTorch,
 //! its networks have the outputs of PyTorch.
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use kiln_tests::{kernels, log, pytorch, rendered::Project, rounds::extremes, trainer::Trainer};
 
@@ -18,13 +18,14 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    fn check(&self) {
+    /// Returns the [exceptions](kernels::exceptions) that the program needs.
+    fn check(&self) -> Option<BTreeSet<&'static str>> {
         let project = Project::example(self.example);
         project.is_clean();
         pytorch::add_test(&project, self.example);
         project.cargo(&["test", "--lib", "--test", "*"]);
         let trainer = Trainer::new(&project);
-        kernels::are_optimised(&trainer.program);
+        let exceptions = kernels::are_optimised(&trainer.program);
         // Another example compiles beside the trainings.
         drop(project);
         let runs = self.runs.iter().enumerate();
@@ -38,6 +39,7 @@ impl Training<'_> {
         );
         let (smallest, largest) = extremes(&values);
         assert!(largest - smallest <= self.spread, "{values:?}");
+        exceptions
     }
 
     /// Trains; returns the test metric.
@@ -104,7 +106,7 @@ fn callbacks() {
 fn language_model() {
     let training = ["--epochs", "3", "--precision", "float32"];
     let accumulated = ["--replicas", "2", "--batch-size", "4", "--accumulate", "2"];
-    Training {
+    let needed = Training {
         example: "language-model",
         runs: &[
             &[&training[..], &["--replicas", "1"]].concat(),
@@ -115,6 +117,15 @@ fn language_model() {
         spread: 0.01,
     }
     .check();
+    // Its program has all of them.
+    if let Some(needed) = needed {
+        let all = kernels::exceptions();
+        let unused: Vec<_> = all.difference(&needed).collect();
+        assert!(
+            unused.is_empty(),
+            "no longer needed in NO_KERNELS: {unused:?}"
+        );
+    }
 }
 
 /// The mean absolute error of images translated there and back; 0.59 after one update. Adversarial
