@@ -25,10 +25,6 @@ use tempfile::TempDir;
 /// The number of kills for each command.
 const TIMES: u32 = 70;
 
-fn place() -> TempDir {
-    tempfile::tempdir().unwrap()
-}
-
 /// A folder that is not in memory, where a few files are written too fast for a kill between two of them.
 fn on_disk() -> TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
@@ -59,8 +55,8 @@ fn copy(from: &Path, to: &Path) {
     copy_with("-r", from, to);
 }
 
-/// Makes `to` a copy of `from` with the same files by hard links, which a command must replace, not change. On ext4
-/// without a journal, a new file that follows thousands of removed ones takes a millisecond.
+/// Makes `to` a copy of `from` of hard links to its files, which a command must replace, not change in place. On ext4
+/// without a journal, a new file takes a millisecond after thousands were removed.
 fn link(from: &Path, to: &Path) {
     copy_with("-rl", from, to);
 }
@@ -118,7 +114,7 @@ fn has_staging(folder: &Path) -> bool {
 
 #[test]
 fn new_makes_the_whole_project_or_none() {
-    let place = place();
+    let place = tempfile::tempdir().unwrap();
     let args = ["new", "a", "--yes", "--vcs", "none"];
     let takes = runs(place.path(), &args);
     let whole = tree(&place.path().join("a"));
@@ -166,7 +162,7 @@ fn new_makes_the_whole_project_or_none() {
 /// In an existing folder, the next `kiln new` completes the project in any case.
 #[test]
 fn new_can_be_repeated_in_a_folder_that_is_there() {
-    let place = place();
+    let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("a");
     let args = ["new", "a", "--yes", "--vcs", "git"];
     fs::create_dir(&folder).unwrap();
@@ -230,7 +226,7 @@ fn hash_of_engine(template: &Path) -> String {
 /// replaced as a whole.
 #[test]
 fn update_changes_all_files_or_none() {
-    let place = place();
+    let place = tempfile::tempdir().unwrap();
     for version in ["one", "two"] {
         let folder = place.path().join(version);
         fs::create_dir(&folder).unwrap();

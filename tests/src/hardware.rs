@@ -97,7 +97,7 @@ fn with_features(name: &str, features: &str) -> Project {
         let project = Project::with_answers_and_engine(&answers);
         add_a_group(&project);
         let mpi = if mpi::is_installed() { ",mpi" } else { "" };
-        // The default ones as well: with them, cargo tests the engine itself, and would build it once more.
+        // Default features, too: `cargo test --workspace` enables them, and would build the engine once more.
         without_llvm(project.with_engine_features(&format!("default,{features}{mpi}")))
     })
     .with_settings(settings)

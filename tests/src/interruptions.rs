@@ -168,8 +168,8 @@ impl Whole<'_> {
         stops
     }
 
-    /// The share of the training's time that a run takes which resumes the last checkpoint: about half of it is that of
-    /// the steps that are left.
+    /// The expected duration of a run that resumes the latest checkpoint, as a share of the whole training's. About
+    /// half of the latter is in the steps, and the rest, such as the start, in every run.
     fn left(&self, runs: &Path) -> f64 {
         let step = |runs: &Path| {
             let latest = latest(runs)?;

@@ -80,7 +80,6 @@ fn random_moments(trainer: &Trainer) {
         println!("training {number}: {kind}");
         let whole = Whole {
             runs: whole,
-            // Two trainings run at a time.
             time: *time,
         };
         let command = |resume| command(kind, &runs, resume);

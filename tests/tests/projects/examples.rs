@@ -117,7 +117,7 @@ fn language_model() {
         spread: 0.01,
     }
     .check();
-    // Its program has all of them.
+    // The program of this example needs every exception.
     if let Some(needed) = needed {
         let all = kernels::exceptions();
         let unused: Vec<_> = all.difference(&needed).collect();
