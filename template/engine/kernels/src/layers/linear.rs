@@ -5,20 +5,16 @@ use burn::{
     nn::Linear,
     tensor::Tensor,
 };
-use rayon::prelude::*;
 
 use crate::{
     autodiff::operation::{self, Operation, tensor},
     elementwise::add,
     half::Half,
     products::{
-        matrix::{Matrix, Threads},
-        multiply_in,
+        matrix::{Matrix, Threads, columns_of},
+        multiply_in, product_in,
     },
 };
-
-/// Rows and columns of a transposed tile.
-const TILE: usize = 16;
 
 /// The output of the layer; `None` if unsupported: another device or type, gradient checkpointing, or shapes
 /// that do not match, which Burn's layer reports.
@@ -74,15 +70,17 @@ impl Operation<Flex> for Product {
         let (x, weight, bias) = (&tensors[0], &tensors[1], tensors.get(2));
         let values = x.storage::<f32>();
         let rows = values.len() / inputs;
-        // [rows, outputs]
-        let mut output = match bias {
-            Some(bias) => bias.storage::<f32>().repeat(rows),
-            None => vec![0.0; rows * outputs],
-        };
         let left = Matrix::new(values, [rows, inputs]);
         let right = Matrix::new(weight.storage(), [inputs, outputs]);
-        let threads = Threads::All;
-        multiply_in(half, &mut output, bias.is_some(), left, right, threads);
+        // [rows, outputs]
+        let output = match bias {
+            Some(bias) => {
+                let mut output = bias.storage::<f32>().repeat(rows);
+                multiply_in(half, &mut output, true, left, right, Threads::All);
+                output
+            }
+            None => product_in(half, left, right, Threads::All),
+        };
         (rows_of(x, output, outputs), ())
     }
 
@@ -108,8 +106,7 @@ impl Operation<Flex> for Product {
         };
         let of_weight = || {
             let x = Matrix::new(x.storage(), [rows, inputs]).transposed();
-            let mut sums = vec![0.0; inputs * outputs];
-            multiply_in(half, &mut sums, false, x, gradient, Threads::All);
+            let sums = product_in(half, x, gradient, Threads::All);
             tensor(sums, [inputs, outputs])
         };
         let of_bias = || tensor(sum_of_rows(values, outputs), [outputs]);
@@ -133,51 +130,14 @@ fn rows_of(like: &FlexTensor, values: Vec<f32>, columns: usize) -> FlexTensor {
 /// `gradient * transposed weight`, `[rows, inputs]`, from `[rows, outputs]` and `[inputs, outputs]`.
 fn x_gradient(half: Option<Half>, gradient: Matrix, weight: Matrix) -> Vec<f32> {
     let ([rows, outputs], [inputs, _]) = (gradient.size(), weight.size());
-    let mut product = vec![0.0; rows * inputs];
     // In bfloat16, all operands are packed at the same cost.
     if rows >= outputs || half == Some(Half::Bfloat16) {
-        multiply_in(
-            half,
-            &mut product,
-            false,
-            gradient,
-            weight.transposed(),
-            Threads::All,
-        );
-        return product;
+        return product_in(half, gradient, weight.transposed(), Threads::All);
     }
     // The library packs its operands, and packing a large transposed weight takes as long as the product.
     // The transposed product uses the weight as it is.
-    multiply_in(
-        half,
-        &mut product,
-        false,
-        weight,
-        gradient.transposed(),
-        Threads::All,
-    );
-    transposed(&product, [inputs, rows])
-}
-
-/// From `[rows, columns]` to `[columns, rows]`.
-fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
-    let mut result = vec![0.0; values.len()];
-    let lines = result
-        .par_chunks_mut(TILE * rows)
-        .zip((0..columns).into_par_iter().step_by(TILE));
-    lines.for_each(|(lines, column)| {
-        for row in (0..rows).step_by(TILE) {
-            let end = rows.min(row + TILE);
-            for (line, column) in lines.chunks_exact_mut(rows).zip(column..) {
-                let column = values[row * columns + column..].iter().step_by(columns);
-                line[row..end]
-                    .iter_mut()
-                    .zip(column)
-                    .for_each(|(to, from)| *to = *from);
-            }
-        }
-    });
-    result
+    let product = product_in(half, weight, gradient.transposed(), Threads::All);
+    columns_of(Matrix::new(&product, [inputs, rows]), Threads::All)
 }
 
 /// `[columns]` from `[rows, columns]`.

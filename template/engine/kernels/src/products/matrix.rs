@@ -1,6 +1,14 @@
 //! Matrix products, with the library that Burn uses.
 
-use std::ops::Range;
+use std::{mem::MaybeUninit, ops::Range};
+
+use rayon::prelude::*;
+
+/// Rows and columns of a transposed tile: a cache line of values.
+const TILE: usize = 16;
+
+/// Distances of a multiple of this many values, 1 KiB, are the same few sets of a first-level cache.
+const SAME_SETS: usize = 256;
 
 /// A strided matrix view of a slice.
 #[derive(Clone, Copy)]
@@ -82,22 +90,57 @@ pub enum Threads {
 /// # Panics
 /// Sizes do not match, or `product` is too short.
 pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, threads: Threads) {
+    let product = &mut product[..left.size[0] * right.size[1]];
+    // SAFETY: `product` has a value for each of the product, and is borrowed exclusively.
+    unsafe { multiply_at(product.as_mut_ptr(), add, left, right, threads) }
+}
+
+/// `left * right`, row-major, in memory of its own, which is written once.
+///
+/// # Panics
+/// Sizes do not match.
+pub fn product(left: Matrix, right: Matrix, threads: Threads) -> Vec<f32> {
+    let len = left.size[0] * right.size[1];
+    let mut product = Vec::with_capacity(len);
+    // SAFETY: `product` has memory for each value of the product, and without `add`, all of it is written
+    // and none read.
+    unsafe {
+        multiply_at(product.as_mut_ptr(), false, left, right, threads);
+        product.set_len(len);
+    }
+    product
+}
+
+/// As [`multiply`]. Without `add`, the memory of the product may be uninitialised.
+///
+/// # Safety
+/// Nothing else uses the memory of `left.size[0] * right.size[1]` values from `product` on.
+///
+/// # Panics
+/// Sizes do not match.
+unsafe fn multiply_at(product: *mut f32, add: bool, left: Matrix, right: Matrix, threads: Threads) {
     let ([rows, inner], [inner_too, columns]) = (left.size, right.size);
     assert_eq!(inner, inner_too);
-    let product = &mut product[..rows * columns];
+    let copy;
+    let right = if is_slow_to_pack(rows, right) {
+        copy = columns_of(right.transposed(), threads);
+        Matrix::new(&copy, right.size)
+    } else {
+        right
+    };
     let [left_strides, right_strides] = [&left, &right].map(|it| it.strides.map(|n| n as isize));
     let parallelism = match threads {
         Threads::This => gemm::Parallelism::None,
         Threads::All => gemm::Parallelism::Rayon(0),
     };
-    // SAFETY: `Matrix::new`, `Matrix::columns` and the slicing of `product` above ensure that sizes and
-    // strides stay within the slices; `product` is borrowed exclusively.
+    // SAFETY: `Matrix::new` and `Matrix::columns` ensure that sizes and strides stay within the slices, and
+    // the caller does for `product`.
     unsafe {
         gemm::gemm(
             rows,
             columns,
             inner,
-            product.as_mut_ptr(),
+            product,
             1,
             columns as isize,
             add,
@@ -117,20 +160,94 @@ pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, thr
     }
 }
 
+/// Whether the library, which packs the right operand along its rows, would read each cache line of it again
+/// for each row, as the columns are in the same sets of the cache. A small product is computed without
+/// packing.
+fn is_slow_to_pack(rows: usize, right: Matrix) -> bool {
+    let [row, column] = right.strides;
+    let columns = right.size[1];
+    let is_packed = rows > 1 && columns >= TILE && rows * columns > TILE * TILE;
+    is_packed && row == 1 && column.is_multiple_of(SAME_SETS)
+}
+
+/// The values of a matrix whose rows are contiguous, one column after the other.
+///
+/// # Panics
+/// Rows are not contiguous.
+pub fn columns_of(matrix: Matrix, threads: Threads) -> Vec<f32> {
+    let ([rows, columns], [stride, 1]) = (matrix.size, matrix.strides) else {
+        panic!("rows are contiguous");
+    };
+    let transpose = |(lines, column): (&mut [MaybeUninit<f32>], usize)| {
+        for row in (0..rows).step_by(TILE) {
+            let values = &matrix.values[row * stride + column..];
+            let size = [TILE.min(rows - row), lines.len() / rows];
+            transpose_tile(&mut lines[row..], rows, values, stride, size);
+        }
+    };
+    let mut result = Vec::with_capacity(rows * columns);
+    let lines = &mut result.spare_capacity_mut()[..rows * columns];
+    let (tiles, at) = (TILE * rows.max(1), (0..columns).step_by(TILE));
+    match threads {
+        Threads::This => lines.chunks_mut(tiles).zip(at).for_each(transpose),
+        Threads::All => lines
+            .par_chunks_mut(tiles)
+            .zip((0..columns).into_par_iter().step_by(TILE))
+            .for_each(transpose),
+    }
+    // SAFETY: the tiles cover all values.
+    unsafe { result.set_len(rows * columns) };
+    result
+}
+
+/// Writes a tile of `rows` by `columns` of `values`, transposed. A tile is read whole before it is written, so
+/// each cache line of `values` is read once, wherever it is in the cache.
+fn transpose_tile(
+    to: &mut [MaybeUninit<f32>],
+    to_stride: usize,
+    values: &[f32],
+    stride: usize,
+    [rows, columns]: [usize; 2],
+) {
+    let mut tile = [[0.0; TILE]; TILE];
+    for (line, values) in tile[..rows].iter_mut().zip(values.chunks(stride)) {
+        match values.first_chunk() {
+            Some(values) if columns == TILE => *line = *values,
+            _ => line[..columns].copy_from_slice(&values[..columns]),
+        }
+    }
+    for (column, to) in to.chunks_mut(to_stride).take(columns).enumerate() {
+        for (to, line) in to.iter_mut().zip(&tile[..rows]) {
+            to.write(line[column]);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The row-major product.
-    fn product(left: Matrix, right: Matrix) -> Vec<f32> {
-        let at = |it: &Matrix, row, column| it.values[row * it.strides[0] + column * it.strides[1]];
-        let ([rows, inner], [_, columns]) = (left.size(), right.size());
+    fn at(it: &Matrix, row: usize, column: usize) -> f32 {
+        it.values[row * it.strides[0] + column * it.strides[1]]
+    }
+
+    /// Row-major values of all places.
+    fn row_major([rows, columns]: [usize; 2], value: impl Fn(usize, usize) -> f32) -> Vec<f32> {
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
-        let value = |(row, column)| {
+        places.map(|(row, column)| value(row, column)).collect()
+    }
+
+    /// The row-major product.
+    fn naive(left: Matrix, right: Matrix) -> Vec<f32> {
+        let ([rows, inner], [_, columns]) = (left.size(), right.size());
+        row_major([rows, columns], |row, column| {
             let terms = (0..inner).map(|k| at(&left, row, k) * at(&right, k, column));
             terms.sum()
-        };
-        places.map(value).collect()
+        })
+    }
+
+    fn random(len: usize) -> Vec<f32> {
+        (0..len).map(|place| (place as f32 * 0.7).sin()).collect()
     }
 
     #[test]
@@ -147,14 +264,52 @@ mod tests {
             (left.columns(4..4), Matrix::new(&values, [0, 3])),
         ];
         for (left, right) in pairs {
-            let mut sums = vec![1.0; left.size()[0] * right.size()[1]];
+            let expected = naive(left, right);
+            let mut sums = vec![1.0; expected.len()];
             multiply(&mut sums, false, left, right, Threads::This);
-            assert_eq!(sums, product(left, right));
+            assert_eq!(sums, expected);
+            assert_eq!(product(left, right, Threads::All), expected);
             multiply(&mut sums, true, left, right, Threads::All);
-            let twice: Vec<f32> = product(left, right).iter().map(|sum| 2.0 * sum).collect();
+            let twice: Vec<f32> = expected.iter().map(|sum| 2.0 * sum).collect();
             assert_eq!(sums, twice);
         }
         let end = Matrix::new(&values, [5, 12]).transposed().columns(5..5);
         assert_eq!(end.size(), [12, 0]);
+    }
+
+    #[test]
+    fn a_right_operand_that_is_copied_changes_no_bit() {
+        let values = random(70 * 512);
+        // Rows, inner values and columns, and the distance of columns.
+        for [rows, inner, columns, stride] in [
+            [20, 512, 33, 512],
+            [4, 300, 70, 512],
+            [128, 32, 64, 256],
+            [17, 0, 16, 256],
+        ] {
+            let left = Matrix::new(&values, [rows, inner]);
+            let right = Matrix::new(&values, [columns, stride]);
+            let right = right.columns(stride - inner..stride).transposed();
+            assert!(is_slow_to_pack(rows, right));
+            let copy = row_major(right.size(), |row, column| at(&right, row, column));
+            let copy = Matrix::new(&copy, right.size());
+            assert!(!is_slow_to_pack(rows, copy));
+            for threads in [Threads::This, Threads::All] {
+                let bits = |right| product(left, right, threads).into_iter().map(f32::to_bits);
+                assert!(bits(right).eq(bits(copy)), "{rows} x {inner} x {columns}");
+            }
+        }
+    }
+
+    #[test]
+    fn columns_follow_one_another_for_each_size() {
+        let values = random(70 * 90);
+        for [rows, columns] in [[70, 40], [16, 32], [1, 90], [33, 1], [5, 0], [0, 7]] {
+            let matrix = Matrix::new(&values, [rows, 90]).columns(90 - columns..90);
+            let expected = row_major([columns, rows], |row, column| at(&matrix, column, row));
+            for threads in [Threads::This, Threads::All] {
+                assert_eq!(columns_of(matrix, threads), expected);
+            }
+        }
     }
 }

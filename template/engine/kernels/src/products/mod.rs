@@ -7,7 +7,7 @@ use burn::tensor::f16;
 
 use crate::half::Half;
 use bfloat16::{multiply_bfloat16, multiply_rounded};
-use matrix::{Matrix, Threads, multiply};
+use matrix::{Matrix, Threads, multiply, product};
 
 /// `product = left * right`, or `product += left * right`, row-major, of operands rounded to `half`. The
 /// result does not depend on the threads.
@@ -30,4 +30,17 @@ pub fn multiply_in(
             multiply_rounded(round, product, add, left, right, threads);
         }
     }
+}
+
+/// `left * right`, row-major, of operands rounded to `half`, as [`multiply_in`].
+///
+/// # Panics
+/// As [`multiply`].
+pub fn product_in(half: Option<Half>, left: Matrix, right: Matrix, threads: Threads) -> Vec<f32> {
+    if half.is_none() {
+        return product(left, right, threads);
+    }
+    let mut product = vec![0.0; left.size()[0] * right.size()[1]];
+    multiply_in(half, &mut product, false, left, right, threads);
+    product
 }
