@@ -134,8 +134,8 @@ fn x_gradient(half: Option<Half>, gradient: Matrix, weight: Matrix) -> Vec<f32> 
     if rows >= outputs || half == Some(Half::Bfloat16) {
         return product_in(half, gradient, weight.transposed(), Threads::All);
     }
-    // The library packs its operands, and packing a large transposed weight takes as long as the product.
-    // The transposed product uses the weight as it is.
+    // The library packs its operands, and packing a large transposed weight can take as long as the
+    // product. The transposed product uses the weight as it is.
     let product = product_in(half, weight, gradient.transposed(), Threads::All);
     columns_of(Matrix::new(&product, [inputs, rows]), Threads::All)
 }

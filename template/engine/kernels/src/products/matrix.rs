@@ -7,7 +7,7 @@ use rayon::prelude::*;
 /// Rows and columns of a transposed tile: a cache line of values.
 const TILE: usize = 16;
 
-/// Distances of a multiple of this many values, 1 KiB, are the same few sets of a first-level cache.
+/// Columns a multiple of this many values (1 KiB) apart share a few sets of a first-level cache.
 const SAME_SETS: usize = 256;
 
 /// A strided matrix view of a slice.
@@ -91,19 +91,18 @@ pub enum Threads {
 /// Sizes do not match, or `product` is too short.
 pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, threads: Threads) {
     let product = &mut product[..left.size[0] * right.size[1]];
-    // SAFETY: `product` has a value for each of the product, and is borrowed exclusively.
+    // SAFETY: `product` has this many values, which are initialised and borrowed exclusively.
     unsafe { multiply_at(product.as_mut_ptr(), add, left, right, threads) }
 }
 
-/// `left * right`, row-major, in memory of its own, which is written once.
+/// `left * right`, row-major, in new memory, which is not filled with zeros first.
 ///
 /// # Panics
 /// Sizes do not match.
 pub fn product(left: Matrix, right: Matrix, threads: Threads) -> Vec<f32> {
     let len = left.size[0] * right.size[1];
     let mut product = Vec::with_capacity(len);
-    // SAFETY: `product` has memory for each value of the product, and without `add`, all of it is written
-    // and none read.
+    // SAFETY: `product` has the capacity, and without `add`, all values are written.
     unsafe {
         multiply_at(product.as_mut_ptr(), false, left, right, threads);
         product.set_len(len);
@@ -111,10 +110,11 @@ pub fn product(left: Matrix, right: Matrix, threads: Threads) -> Vec<f32> {
     product
 }
 
-/// As [`multiply`]. Without `add`, the memory of the product may be uninitialised.
+/// As [`multiply`].
 ///
 /// # Safety
-/// Nothing else uses the memory of `left.size[0] * right.size[1]` values from `product` on.
+/// `product` is valid for reads and writes of `left.size[0] * right.size[1]` values, which nothing else uses
+/// meanwhile. With `add`, they are initialised; without, all are written and none is read.
 ///
 /// # Panics
 /// Sizes do not match.
@@ -160,8 +160,8 @@ unsafe fn multiply_at(product: *mut f32, add: bool, left: Matrix, right: Matrix,
     }
 }
 
-/// Whether the library packs 64 columns of a right operand at a time, as it does for AVX-512. For AVX2, it
-/// packs 16, and is faster without a copy.
+/// Whether `gemm` packs 64 columns of a right operand at a time, as for AVX-512. For AVX2, it packs 16, which
+/// is faster than a copy.
 fn packs_wide_panels() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -173,9 +173,8 @@ fn packs_wide_panels() -> bool {
     }
 }
 
-/// Whether the library, if it [packs wide panels](packs_wide_panels) of the right operand along its rows, reads
-/// each cache line of it again for each row, as the columns are in the same sets of the cache. A small product
-/// is computed without packing.
+/// Whether packing the right operand in [wide panels](packs_wide_panels), row by row, reads its cache lines
+/// again for each row, as columns evict one another from the cache. Small products are not packed.
 fn is_slow_to_pack(rows: usize, right: Matrix) -> bool {
     let [row, column] = right.strides;
     let columns = right.size[1];
@@ -191,30 +190,27 @@ pub fn columns_of(matrix: Matrix, threads: Threads) -> Vec<f32> {
     let ([rows, columns], [stride, 1]) = (matrix.size, matrix.strides) else {
         panic!("rows are contiguous");
     };
-    let transpose = |(lines, column): (&mut [MaybeUninit<f32>], usize)| {
+    let transpose = |(number, lines): (usize, &mut [MaybeUninit<f32>])| {
         for row in (0..rows).step_by(TILE) {
-            let values = &matrix.values[row * stride + column..];
+            let values = &matrix.values[row * stride + number * TILE..];
             let size = [TILE.min(rows - row), lines.len() / rows];
             transpose_tile(&mut lines[row..], rows, values, stride, size);
         }
     };
     let mut result = Vec::with_capacity(rows * columns);
     let lines = &mut result.spare_capacity_mut()[..rows * columns];
-    let (tiles, at) = (TILE * rows.max(1), (0..columns).step_by(TILE));
+    let len = TILE * rows.max(1);
     match threads {
-        Threads::This => lines.chunks_mut(tiles).zip(at).for_each(transpose),
-        Threads::All => lines
-            .par_chunks_mut(tiles)
-            .zip((0..columns).into_par_iter().step_by(TILE))
-            .for_each(transpose),
+        Threads::This => lines.chunks_mut(len).enumerate().for_each(transpose),
+        Threads::All => lines.par_chunks_mut(len).enumerate().for_each(transpose),
     }
     // SAFETY: the tiles cover all values.
     unsafe { result.set_len(rows * columns) };
     result
 }
 
-/// Writes a tile of `rows` by `columns` of `values`, transposed. A tile is read whole before it is written, so
-/// each cache line of `values` is read once, wherever it is in the cache.
+/// Writes a tile of `rows` by `columns` of `values`, transposed. The whole tile is read before it is written,
+/// so each cache line of `values` is read once.
 fn transpose_tile(
     to: &mut [MaybeUninit<f32>],
     to_stride: usize,
@@ -259,7 +255,7 @@ mod tests {
         })
     }
 
-    fn random(len: usize) -> Vec<f32> {
+    fn sines(len: usize) -> Vec<f32> {
         (0..len).map(|place| (place as f32 * 0.7).sin()).collect()
     }
 
@@ -292,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_right_operand_that_is_copied_changes_no_bit() {
-        let values = random(70 * 512);
+        let values = sines(70 * 512);
         // Rows, inner values and columns, and the distance of columns.
         for [rows, inner, columns, stride] in [
             [20, 512, 33, 512],
@@ -316,7 +312,7 @@ mod tests {
 
     #[test]
     fn columns_follow_one_another_for_each_size() {
-        let values = random(70 * 90);
+        let values = sines(70 * 90);
         for [rows, columns] in [[70, 40], [16, 32], [1, 90], [33, 1], [5, 0], [0, 7]] {
             let matrix = Matrix::new(&values, [rows, 90]).columns(90 - columns..90);
             let expected = row_major([columns, rows], |row, column| at(&matrix, column, row));
