@@ -11,6 +11,7 @@ use std::{
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{
     mpi,
@@ -43,6 +44,21 @@ impl Job {
             folder: project.path(),
             strategy,
         }
+    }
+
+    /// Like [`of`](Self::of), [apart](Project::apart) from the project, in a folder that is removed with the second
+    /// result.
+    ///
+    /// # Panics
+    /// The build or a copy fails.
+    pub fn apart(project: Project, examples: &[&str], strategy: &'static str) -> (Self, TempDir) {
+        let folder = project.apart(examples);
+        let job = Job {
+            programs: folder.path().join("programs"),
+            folder: folder.path().to_owned(),
+            strategy,
+        };
+        (job, folder)
     }
 
     /// The program in one process, without options.

@@ -392,6 +392,20 @@ impl Project {
         self.folder.expect("a folder of its own")
     }
 
+    /// Copies the programs that [`build_with`](Self::build_with) builds, as `programs`, and the data to a folder, and
+    /// gives up the lock on the shared builds, so that other tests build beside the programs.
+    ///
+    /// # Panics
+    /// The build or a copy fails.
+    pub fn apart(self, examples: &[&str]) -> TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let data = self.path().join("data");
+        for (from, name) in [(self.build_with(examples), "programs"), (data, "data")] {
+            synchronise(&from, &folder.path().join(name)).expect("a copy");
+        }
+        folder
+    }
+
     /// Runs cargo in the project.
     ///
     /// # Panics

@@ -54,9 +54,12 @@ fn contract_tests_pass(project: &Project) {
     assert!(printed.contains(passed), "{printed}");
 }
 
-/// Runs tests on the GPU; returns what they print.
+/// Runs tests on the GPU; returns what they print. One at a time: the GPU takes work of one thread only, and others
+/// spin until it does.
 fn tests_pass(project: &Project, tests: &[&str]) -> String {
-    project.cargo_with(tests, &borrowed(&variables(&project.path())))
+    let variables = variables(&project.path());
+    let alone = [("RUST_TEST_THREADS", "1")];
+    project.cargo_with(tests, &[&borrowed(&variables)[..], &alone].concat())
 }
 
 /// The first step says so, and `compile` refuses, as the driver of wgpu compiles at each start.

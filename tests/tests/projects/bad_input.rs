@@ -38,10 +38,10 @@ impl Program {
 #[test]
 #[ignore = "long"]
 fn bad_input_is_told_with_its_place() {
-    let project = Project::default_answers();
+    let folder = Project::default_answers().apart(&[]);
     let program = Program {
-        program: project.build(),
-        folder: project.path(),
+        program: folder.path().join("programs/program"),
+        folder: folder.path().to_owned(),
     };
     let tests: [fn(&Program); 3] = [
         |program| {
@@ -236,8 +236,8 @@ fn a_full_disk_keeps_the_checkpoint_before(program: &Program) {
 
 fn places_that_cannot_be_written_are_named(program: &Program) {
     program.fails(
-        &["--output-dir", "Cargo.toml/runs"],
-        &["cannot make the output folder Cargo.toml/runs"],
+        &["--output-dir", "data/README.md/runs"],
+        &["cannot make the output folder data/README.md/runs"],
     );
     program.fails(
         &["--output-dir", "/proc/runs"],

@@ -15,8 +15,7 @@ use serde_json::Value;
 #[test]
 #[ignore = "long"]
 fn a_configuration_repeats_a_run() {
-    let project = Project::default_answers();
-    let trainer = Trainer::new(&project);
+    let trainer = Trainer::new(&Project::default_answers());
     for (name, size) in [("small", 8), ("other", 10)] {
         idx_data(&trainer.folder.join(name), size);
     }

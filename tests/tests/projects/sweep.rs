@@ -23,8 +23,7 @@ schedule = [\"constant\", \"cosine\"]
 #[test]
 #[ignore = "long"]
 fn a_sweep_ends_with_the_same_table_after_kills_and_signals() {
-    let project = Project::default_answers();
-    let trainer = Trainer::new(&project);
+    let trainer = Trainer::new(&Project::default_answers());
     fs::write(trainer.folder.join("grid.toml"), GRID).unwrap();
     let printed = trainer.run("whole", "sweep grid.toml");
     assert!(printed.contains("the best is run "), "{printed}");

@@ -1,8 +1,6 @@
 //! A template that uses every feature, rendered by both tools; and mistakes that Kiln refuses and
 //! cargo-generate ignores.
 
-mod peer;
-
 use std::{fs, path::Path};
 
 use kiln::{
@@ -10,11 +8,12 @@ use kiln::{
     template::{Template, answers::Answers},
 };
 use kiln_tests::NAME;
-use peer::{
+use tempfile::TempDir;
+
+use crate::peer::{
     Peer, Tool, assert_same,
     folders::{assert_parity, put, put_all, refusal},
 };
-use tempfile::TempDir;
 
 const PLACEHOLDERS: &str = r#"
 [placeholders]

@@ -41,8 +41,7 @@ const NOBODY: u32 = 65_534;
 #[test]
 #[ignore = "long"]
 fn one_run_writes_in_an_output_folder() {
-    let project = Project::default_answers();
-    let trainer = Trainer::new(&project);
+    let trainer = Trainer::new(&Project::default_answers());
     idx_data(&trainer.folder.join("small"), 8);
     let tests: [fn(&Trainer); 9] = [
         of_those_that_start_at_once_one_trains,

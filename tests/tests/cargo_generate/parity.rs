@@ -1,7 +1,5 @@
 //! `kiln new` and `cargo generate` render the same files from the same answers.
 
-mod peer;
-
 use std::{fs, path::Path, process::Command};
 
 use kiln::{
@@ -11,8 +9,9 @@ use kiln::{
 use kiln_tests::{
     NAME, checkout, combinations, diff, folder_in_memory, generate, parallel, read_tree, repository,
 };
-use peer::{Peer, Tool, assert_same};
 use tempfile::TempDir;
+
+use crate::peer::{Peer, Tool, assert_same};
 
 fn source() -> TempDir {
     let folder = folder_in_memory();

@@ -1,8 +1,6 @@
 //! Kinds of templates that strangers write: both tools render the same files, or Kiln says all reasons
 //! why it does not.
 
-mod peer;
-
 use std::{panic, path::PathBuf};
 
 use kiln::{
@@ -11,7 +9,8 @@ use kiln::{
     template::{Reading, Template, answers::Answers},
 };
 use kiln_tests::{NAME, combinations};
-use peer::{
+
+use crate::peer::{
     Peer, Tool, assert_same,
     folders::{assert_parity, folder, put, refusal},
 };

@@ -1,8 +1,6 @@
 //! The example that is a template: its tests pass, which compile and train its projects; it has all
 //! files of Kiln's template; and cargo-generate renders it too.
 
-mod peer;
-
 use std::{fs, path::Path};
 
 use kiln::{
@@ -17,8 +15,9 @@ use kiln_tests::{
     running::{self, BUILD},
     shared_target, template_folder, write,
 };
-use peer::{Peer, assert_same};
 use tempfile::TempDir;
+
+use crate::peer::{Peer, assert_same};
 
 fn house() -> TempDir {
     let folder = tempfile::tempdir().unwrap();

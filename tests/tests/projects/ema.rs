@@ -10,6 +10,7 @@ use kiln_tests::{
     runs::{assert_whole, checkpoints, latest, manifest},
 };
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Updates of an epoch with the default global batch of 32 examples.
 const UPDATES: u64 = 43;
@@ -17,8 +18,7 @@ const UPDATES: u64 = 43;
 #[test]
 #[ignore = "long"]
 fn averaged_weights_of_one_process() {
-    let project = Project::default_answers();
-    let job = job(&project, &["weights"]);
+    let (job, _folder) = job(&["weights"]);
     let tests: [fn(&Job); 3] = [
         |job| {
             the_average_is_what_is_evaluated(job);
@@ -37,8 +37,7 @@ fn averaged_weights_of_several_processes() {
     if !mpi::is_there() {
         return;
     }
-    let project = Project::default_answers();
-    let job = job(&project, &EXAMPLES);
+    let (job, _folder) = job(&EXAMPLES);
     let options = ["--epochs", "1", "--ema", "0.9", "--batch-size"];
     let one = ["6", "--strategy", "one-device", "--output-dir", "runs/one"];
     job.runs_alone(&[&options[..], &one].concat());
@@ -79,8 +78,12 @@ fn averaged_weights_of_several_processes() {
     assert_close(&losses[..1], &losses[1..], "the test of the averages");
 }
 
-fn job(project: &Project, examples: &[&str]) -> Job {
-    Job::of(project, examples, "multi-worker-mirrored")
+fn job(examples: &[&str]) -> (Job, TempDir) {
+    Job::apart(
+        Project::default_answers(),
+        examples,
+        "multi-worker-mirrored",
+    )
 }
 
 /// The manifest of the last checkpoint, without what differs between equal trainings.

@@ -12,8 +12,7 @@ const GLOBAL_BATCH: usize = 24;
 #[test]
 #[ignore = "long"]
 fn stages_train_to_the_weights_of_the_whole_model() {
-    let project = Project::default_answers();
-    let job = Job::of(&project, &EXAMPLES, "model-parallel");
+    let (job, _folder) = Job::apart(Project::default_answers(), &EXAMPLES, "model-parallel");
     idx_data(&job.folder.join("small"), 8);
     let train = |strategy: &str, replicas: usize, micro_batches: &str, runs: &str| {
         let batch_size = (GLOBAL_BATCH / replicas).to_string();

@@ -1,8 +1,6 @@
 //! Kinds of template repositories in the wild, rendered by cargo-generate and by Kiln with the same
 //! bytes, or refused for a reason. Templates format their Rust files, as is cargo-generate's default.
 
-mod peer;
-
 use std::{env, fs, path::Path};
 
 use kiln::{
@@ -12,8 +10,9 @@ use kiln::{
     template::{Reading, Template, answers::Answers},
 };
 use kiln_tests::{Entry, NAME, Tree, diff};
-use peer::{Peer, Tool};
 use tempfile::TempDir;
+
+use crate::peer::{Peer, Tool};
 
 /// Expected outcome for a kind.
 enum End {
