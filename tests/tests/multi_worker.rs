@@ -1,7 +1,10 @@
 //! Several MPI processes train to the results of one replica, stop together, and end if one of them is lost.
 
 use std::{
-    env, fs, iter,
+    env,
+    ffi::OsString,
+    fs, iter,
+    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
@@ -13,7 +16,7 @@ use kiln_tests::{
     mpi, parallel,
     random::Random,
     rendered::{EXAMPLES, Project, text},
-    running::{self, TRAINING, succeeds, write_program},
+    running::{self, Running, TRAINING, succeeds, write_program},
 };
 
 /// The global batch size, divisible by all numbers of replicas here.
@@ -31,7 +34,7 @@ fn several_processes_are_one_job() {
     // Alone, as moments are chosen within its time.
     let time = a_launched_training_is_timed(&job);
     // Side by side, as launchers and processes wait for each other. The longest first, so that no core waits at the end.
-    let tests: [&(dyn Fn() + Sync); 11] = [
+    let tests: [&(dyn Fn() + Sync); 12] = [
         &|| launched_trainings_are_stopped_at_random_moments(&job, time),
         &|| processes_train_to_the_weights_of_one_device(&job),
         &|| what_does_not_fit_together_is_refused(&job),
@@ -39,6 +42,7 @@ fn several_processes_are_one_job() {
         &|| another_number_of_processes_goes_on(&job),
         &|| a_signal_to_one_stops_all_after_the_same_step(&job),
         &|| a_signal_to_the_launcher_stops_all(&job),
+        &|| a_signal_before_the_workers_start_waits_for_them(&job),
         &|| job.a_time_limit_stops_all_after_the_same_step(),
         &|| workers_that_outlive_mpirun_are_waited_for(&job),
         &|| gradients_in_bfloat16_are_half_the_bytes(&job),
@@ -193,6 +197,38 @@ fn a_signal_to_the_launcher_stops_all(job: &Job) {
     assert_eq!(job.manifest("runs/launch")["replicas"], 2);
 }
 
+/// The launcher starts them a second late.
+#[cfg(target_os = "linux")]
+fn a_signal_before_the_workers_start_waits_for_them(job: &Job) {
+    let folder = job.folder.join("late");
+    fs::create_dir(&folder).unwrap();
+    let path = env::var("PATH").unwrap();
+    let script = format!(
+        "PATH='{path}'\n\
+         [ \"$1\" = --version ] || {{ echo a late launcher >&2; sleep 1; }}\n\
+         exec mpirun \"$@\""
+    );
+    write_program(&folder.join("mpirun"), &script);
+    let mut launch = launched(job, "runs/late", false);
+    launch.env("PATH", before_other_paths(&folder));
+    let running = Running::start(&mut launch).wait_until_printed("a late launcher");
+    signal(Signal::TERM, running.id());
+    let output = running.end(TRAINING);
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(143), "{printed}");
+    // Before or after the first step.
+    for message in ["stopping once all workers have started, in ", "stopped "] {
+        assert!(printed.contains(message), "{message}: {printed}");
+    }
+}
+
+/// `PATH` with another folder first.
+fn before_other_paths(folder: &Path) -> OsString {
+    let others = env::var_os("PATH").unwrap();
+    let paths = iter::once(folder.to_owned()).chain(env::split_paths(&others));
+    env::join_paths(paths).unwrap()
+}
+
 /// A stand-in for Open MPI's launcher, which does not wait for the processes that it has killed, as they hold the
 /// output folder until they are gone.
 #[cfg(target_os = "linux")]
@@ -209,14 +245,11 @@ fn workers_that_outlive_mpirun_are_waited_for(job: &Job) {
             worker.display()
         );
         write_program(&folder.join("mpirun"), &script);
-        let paths = env::join_paths(
-            iter::once(folder.clone()).chain(env::split_paths(&env::var_os("PATH").unwrap())),
-        );
         let started = Instant::now();
         let output = running::output(
             job.alone()
                 .args(["launch", "--workers", "2"])
-                .env("PATH", paths.unwrap()),
+                .env("PATH", before_other_paths(&folder)),
             TRAINING,
         );
         let printed = text(&output);

@@ -3,30 +3,50 @@
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{children, is_living};
-use crate::signals::SIGNALS;
+use crate::{console::terminal, signals::SIGNALS};
 
-/// SIGUSR1, which the MPI launcher forwards.
-const FORWARDED: i32 = SIGNALS[2];
+/// The signal that the MPI launcher forwards.
+const SIGUSR1: i32 = SIGNALS[2];
 
 /// The polling interval.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits until at least `count` descendants of the process `launcher` run `program` and all that do handle SIGUSR1,
-/// or until `deadline`. Workers on other hosts are not seen. Returns at once where there is no `/proc`.
-pub(super) fn wait(launcher: u32, program: &Path, count: usize, deadline: Instant) {
-    while Instant::now() < deadline && is_living(launcher) {
-        let mut workers = descendants(launcher);
-        workers.retain(|process| runs(*process, program));
-        if workers.len() >= count && workers.iter().all(|worker| handles(*worker, FORWARDED)) {
-            return;
+/// The workers of a launcher.
+pub(super) struct Workers {
+    /// The program that they run.
+    pub(super) program: PathBuf,
+    /// The least number of those on this host; workers on other hosts are not seen.
+    pub(super) on_this_host: usize,
+}
+
+impl Workers {
+    /// Waits until all workers of the process `launcher` have started and handle SIGUSR1, it has ended, or
+    /// `deadline`; tells the user if it must wait. Returns at once where there is no `/proc`.
+    pub(super) fn wait(&self, launcher: u32, deadline: Instant) {
+        let must_wait =
+            || Instant::now() < deadline && is_living(launcher) && !self.are_listening(launcher);
+        if must_wait() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            terminal::warn(format_args!(
+                "stopping once all workers have started, in {:.0} s at the latest",
+                left.as_secs_f64().ceil()
+            ));
         }
-        thread::sleep(PAUSE);
+        while must_wait() {
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn are_listening(&self, launcher: u32) -> bool {
+        let mut workers = descendants(launcher);
+        workers.retain(|process| runs(*process, &self.program));
+        workers.len() >= self.on_this_host && workers.iter().all(|worker| handles(*worker, SIGUSR1))
     }
 }
 
@@ -88,7 +108,11 @@ mod tests {
             let started = Instant::now();
             let shell = env::split_paths(&env::var_os("PATH").unwrap())
                 .find_map(|folder| folder.join("sh").canonicalize().ok());
-            wait(self.0.id(), &shell.unwrap(), count, started + limit);
+            let workers = Workers {
+                program: shell.unwrap(),
+                on_this_host: count,
+            };
+            workers.wait(self.0.id(), started + limit);
             started.elapsed()
         }
     }

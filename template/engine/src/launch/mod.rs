@@ -8,17 +8,18 @@ mod remote;
 #[cfg(not(feature = "remote"))]
 #[path = "no_remote.rs"]
 mod remote;
+mod signals;
 
 use std::{
     env,
     ffi::{OsStr, OsString},
     fs,
     io::{BufRead, BufReader, ErrorKind},
-    iter::repeat,
+    path::Path,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicI32, Ordering},
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -28,12 +29,10 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{CommandFactory, parser::ValueSource};
 
 use crate::{
-    checkpoint::interrupt::{self, DUPLICATE, on_signals},
-    console::terminal,
-    options::Launch,
-    run_record,
-    workers::install_hint,
+    checkpoint::interrupt, console::terminal, options::Launch, run_record, workers::install_hint,
 };
+use listening::Workers;
+use signals::Forwarded;
 
 pub use remote::{connect_servers, serve};
 
@@ -46,19 +45,11 @@ const MAX_WORKERS_PER_HOST: usize = 256;
 /// Time for the launcher to exit after a failure, and for workers on this host to exit after the launcher.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Time after the start of the launcher in which a signal waits until the workers handle it.
-const START: Duration = Duration::from_secs(10);
-
 /// Shell wrapper of a worker, whose program is `$0`. MPICH's launcher kills all workers as soon as one of
 /// its processes fails, so the wrapper waits until the other workers have reported the failure or stopped.
 /// It ignores signals, which the worker receives too.
 const GUARD: &str =
     r#"trap : USR1 TERM INT; "$0" "$@"; status=$?; [ $status = 0 ] || sleep 2; exit $status"#;
-
-/// Signals to the MPI launcher at the first, second and third signal to this process. It forwards SIGUSR1
-/// to the workers, which save at the first one and exit without waiting for their step at the second. At
-/// SIGTERM it kills them.
-const PASSED_ON: [&str; 3] = ["-USR1", "-USR1", "-TERM"];
 
 /// Starts the workers and waits for them; `A` is the command line of this program.
 ///
@@ -70,8 +61,57 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
         "this program was built without MPI: use `cargo run --features mpi -- launch`"
     );
     let program = env::current_exe().context("cannot find the path of this program")?;
+    let mut command = launcher_command::<A>(options, hosts, &program)?;
+    #[cfg(target_os = "linux")]
+    let others = orphans::adopt();
+    // First, as a signal that ended this process alone would leave the workers running.
+    let signals = Forwarded::begin(Workers {
+        program,
+        on_this_host: match hosts {
+            [] => worker_count(options.workers, hosts),
+            _ => 1, // at least, if this host is one of them
+        },
+    });
+    let cannot = || format!("cannot start {LAUNCHER}");
+    let mut launcher = command.spawn().with_context(cannot)?;
+    signals.launcher_has_started(launcher.id());
+    let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
+    let ended = wait(&mut launcher, &failed);
+    // One that comes during the wait for orphans has not stopped the launcher.
+    let signal = signals.end();
+    #[cfg(target_os = "linux")]
+    match &ended {
+        // It has waited for the workers; what they have started may go on.
+        Ok(status) if status.success() => {}
+        Ok(status) if status.code().is_some() => orphans::wait(GRACE, &others),
+        // It was killed, as the workers are then.
+        _ => orphans::wait(Duration::ZERO, &others),
+    }
+    let status = ended?;
+    // A worker that could not save exits with 1.
+    let stopped = !status.success() && status.code() != Some(1);
+    if let Some(signal) = signal
+        && stopped
+        && !failed.load(Ordering::Relaxed)
+    {
+        interrupt::note_stopped(signal);
+        return Ok(());
+    }
+    ensure!(
+        status.success(),
+        "{LAUNCHER} ended with {status}; the reason is above"
+    );
+    Ok(())
+}
+
+/// The command of the launcher, which starts `program` with the options of this one.
+fn launcher_command<A: CommandFactory>(
+    options: &Launch,
+    hosts: &[String],
+    program: &Path,
+) -> Result<Command> {
     let mut words = launcher_words(options.workers, hosts, &version()?)?;
-    words.push(program.clone().into());
+    words.push(program.into());
     words.extend(worker_words::<A>()?);
     words.extend(options.command.clone());
     let mut command = Command::new(LAUNCHER);
@@ -84,88 +124,7 @@ pub fn launch<A: CommandFactory>(options: &Launch, hosts: &[String]) -> Result<(
     // In its own process group, the launcher receives only the signals that this process forwards.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    #[cfg(target_os = "linux")]
-    let others = orphans::adopt();
-    let cannot = || format!("cannot start {LAUNCHER}");
-    // First, as a signal that ended this process alone would leave the workers running.
-    let (started, has_ended) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
-    let local_workers = match hosts {
-        [] => worker_count(options.workers, hosts),
-        _ => 1, // at least, if this host is one of them
-    };
-    let launched = Arc::clone(&started);
-    let await_workers = move || {
-        let (launcher, deadline) = *launched.wait();
-        listening::wait(launcher, &program, local_workers, deadline);
-        launcher
-    };
-    let signal = pass_signals_to(await_workers, Arc::clone(&has_ended));
-    let mut launcher = command.spawn().with_context(cannot)?;
-    let _ = started.set((launcher.id(), Instant::now() + START));
-    let failed = pass_on(launcher.stderr.take().with_context(cannot)?);
-    let ended = wait(&mut launcher, &failed);
-    has_ended.store(true, Ordering::Relaxed);
-    // One that comes during the wait for orphans has not stopped the launcher.
-    let signal = signal.load(Ordering::Relaxed);
-    #[cfg(target_os = "linux")]
-    match &ended {
-        // It has waited for the workers; what they have started may go on.
-        Ok(status) if status.success() => {}
-        Ok(status) if status.code().is_some() => orphans::wait(GRACE, &others),
-        // It was killed, as the workers are then.
-        _ => orphans::wait(Duration::ZERO, &others),
-    }
-    let status = ended?;
-    // A worker that could not save exits with 1.
-    let stopped = !status.success() && status.code() != Some(1);
-    if signal != 0 && stopped && !failed.load(Ordering::Relaxed) {
-        interrupt::note_stopped(signal);
-        return Ok(());
-    }
-    ensure!(
-        status.success(),
-        "{LAUNCHER} ended with {status}; the reason is above"
-    );
-    Ok(())
-}
-
-/// Forwards stop signals to the launcher, the process that `ready` returns once it can take one, as [`PASSED_ON`],
-/// then SIGKILL, until it has ended. Returns the first signal, or 0 until there is one.
-fn pass_signals_to(
-    ready: impl Fn() -> u32 + Send + 'static,
-    has_ended: Arc<AtomicBool>,
-) -> Arc<AtomicI32> {
-    let first = Arc::new(AtomicI32::new(0));
-    let noted = Arc::clone(&first);
-    let mut signals = PASSED_ON.into_iter().chain(repeat("-KILL"));
-    let mut last: Option<Instant> = None;
-    let handler = move |number| {
-        // Ignore duplicates, as many wrappers deliver a signal twice.
-        if last.is_some_and(|last| last.elapsed() < DUPLICATE) {
-            return;
-        }
-        let launcher = ready();
-        last = Some(Instant::now());
-        if has_ended.load(Ordering::Relaxed) {
-            return;
-        }
-        let _ = noted.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
-        let signal = signals.next().unwrap_or("-KILL");
-        let sent = Command::new("kill")
-            .args([signal, &launcher.to_string()])
-            .status();
-        if !sent.is_ok_and(|status| status.success()) {
-            terminal::warn(format_args!(
-                "warning: cannot signal {LAUNCHER}, which is process {launcher}"
-            ));
-        }
-    };
-    if let Err(error) = on_signals(handler) {
-        terminal::warn(format_args!(
-            "warning: a signal will not reach the workers: {error:#}"
-        ));
-    }
-    first
+    Ok(command)
 }
 
 /// Forwards the workers' standard error; the flag is set when one reports that the job has failed.
