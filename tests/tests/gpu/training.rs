@@ -14,6 +14,9 @@ use kiln_tests::{
 
 use crate::{SHORT, borrowed, job, on_gpu, variables};
 
+/// For tests: a GPU takes work of one thread only, and others spin until it does.
+const ONE_AT_A_TIME: &str = "--test-threads=1";
+
 /// The tolerance for weights relative to those of the CPU, which adds in another order.
 const TOLERANCE: f64 = 1e-4;
 
@@ -40,7 +43,10 @@ fn a_project_trains_on_a_gpu() {
 /// The unit tests of project and engine. They keep kernels where programs do by default: in the cache folder of the
 /// user, in a file of this host.
 fn unit_tests_pass(project: &Project) {
-    tests_pass(project, &["test", "--workspace", "--lib"]);
+    tests_pass(
+        project,
+        &["test", "--workspace", "--lib", "--", ONE_AT_A_TIME],
+    );
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let kept = format!("cache/cubecl/{}.db", host.trim());
     assert!(project.path().join(&kept).is_file(), "no {kept}");
@@ -48,18 +54,18 @@ fn unit_tests_pass(project: &Project) {
 
 /// The contract of training: replicas that share a GPU give the results of one.
 fn contract_tests_pass(project: &Project) {
-    let contract = ["test", "--test", "contract", "--", "strategy::", "train::"];
-    let printed = tests_pass(project, &contract);
+    let contract = ["test", "--test", "contract", "--", ONE_AT_A_TIME];
+    let printed = tests_pass(
+        project,
+        &[&contract[..], &["strategy::", "train::"]].concat(),
+    );
     let passed = "replicas_train_to_the_weights_of_one ... ok";
     assert!(printed.contains(passed), "{printed}");
 }
 
-/// Runs tests on the GPU; returns what they print. One at a time: the GPU takes work of one thread only, and others
-/// spin until it does.
+/// Runs tests on the GPU; returns what they print.
 fn tests_pass(project: &Project, tests: &[&str]) -> String {
-    let variables = variables(&project.path());
-    let alone = [("RUST_TEST_THREADS", "1")];
-    project.cargo_with(tests, &[&borrowed(&variables)[..], &alone].concat())
+    project.cargo_with(tests, &borrowed(&variables(&project.path())))
 }
 
 /// The first step says so, and `compile` refuses, as the driver of wgpu compiles at each start.

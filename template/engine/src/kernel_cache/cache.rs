@@ -331,8 +331,10 @@ mod tests {
         let output = process.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}");
-        let line = text.lines().find_map(|line| line.strip_prefix("added "));
-        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+        // With one test at a time, the runner has written the name of the test into the same line.
+        let line = text.lines().find_map(|line| line.split_once("added "));
+        let (_, added) = line.unwrap_or_else(|| panic!("{text}"));
+        added.to_owned()
     }
 
     /// The child process; nothing as a test.
