@@ -297,6 +297,16 @@ impl Project {
     /// # Panics
     /// The build fails.
     pub fn build_with(&self, examples: &[&str]) -> PathBuf {
+        let programs = self.path().join("programs");
+        self.build_into(&programs, examples);
+        programs
+    }
+
+    /// Like [`build_with`](Self::build_with), with the copies in the folder `programs`.
+    ///
+    /// # Panics
+    /// The build or a copy fails.
+    pub(crate) fn build_into(&self, programs: &Path, examples: &[&str]) {
         let folder = self.path().join("examples");
         let mut build = vec!["build", "--bins"];
         build.extend(self.optimised.then_some("--release"));
@@ -308,19 +318,13 @@ impl Project {
             build.extend(["--example", name]);
         }
         self.cargo(&build);
-        self.keep_programs(examples)
-    }
-
-    /// Copies the program as `program`, and examples, to a folder that later builds do not change.
-    fn keep_programs(&self, examples: &[&str]) -> PathBuf {
-        let (built, programs) = (self.build_folder(), self.path().join("programs"));
-        fs::create_dir_all(&programs).expect("a folder");
+        let built = self.build_folder();
+        fs::create_dir_all(programs).expect("a folder");
         fs::copy(built.join(NAME), programs.join("program")).expect("a program");
         for name in examples {
             let example = built.join("examples").join(name);
             fs::copy(example, programs.join(name)).expect("an example");
         }
-        programs
     }
 
     /// Cargo's folder for the builds of this project.
@@ -392,17 +396,16 @@ impl Project {
         self.folder.expect("a folder of its own")
     }
 
-    /// Copies the programs that [`build_with`](Self::build_with) builds, as `programs`, and the data to a folder, and
-    /// gives up the lock on the shared builds, so that other tests build beside the programs.
+    /// Builds the project and these [examples](EXAMPLES) into `programs` of a folder, as
+    /// [`build_with`](Self::build_with), beside a copy of `data`, and gives up the lock on the shared builds, so that
+    /// other tests build beside the programs.
     ///
     /// # Panics
     /// The build or a copy fails.
     pub fn apart(self, examples: &[&str]) -> TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let data = self.path().join("data");
-        for (from, name) in [(self.build_with(examples), "programs"), (data, "data")] {
-            synchronise(&from, &folder.path().join(name)).expect("a copy");
-        }
+        self.build_into(&folder.path().join("programs"), examples);
+        synchronise(&self.path().join("data"), &folder.path().join("data")).expect("a copy");
         folder
     }
 

@@ -23,20 +23,18 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Copies the program of a project to a folder that all users may read. The project may be dropped, so that other
+    /// Builds the program of a project into a folder that all users may read. The project may be dropped, so that other
     /// tests build beside the trainings.
     ///
     /// # Panics
     /// The build fails, or the folder or the copy cannot be created.
     pub fn new(project: &Project) -> Self {
-        let built = project.build();
         let temporary = tempfile::tempdir().expect("a temporary folder");
         let readable = Permissions::from_mode(0o755);
         fs::set_permissions(temporary.path(), readable).expect("a temporary folder");
-        let program = temporary.path().join("program");
-        fs::copy(built, &program).expect("a program");
+        project.build_into(temporary.path(), &[]);
         Trainer {
-            program,
+            program: temporary.path().join("program"),
             folder: temporary.path().to_owned(),
             _temporary: temporary,
         }

@@ -33,9 +33,8 @@ const OLD: &str = "int cuInit(unsigned flags) { return 0; }
 #[ignore = "long"]
 fn each_hardware_feature_compiles() {
     let project = Project::default_answers();
-    // Without the project's tests, in which nothing depends on the hardware.
     for kind in HARDWARE {
-        project.check(&["check"], kind, &[]);
+        project.check(&["check", "--all-targets"], kind, &[]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Templates rendered by Kiln and by cargo-generate, to the same bytes.
+//! Templates that Kiln and cargo-generate render to the same bytes, among them the example that is a template.
 
 mod door;
 mod features;

@@ -14,7 +14,7 @@ use kiln_tests::{
 
 use crate::{SHORT, borrowed, job, on_gpu, variables};
 
-/// For tests: a GPU takes work of one thread only, and others spin until it does.
+/// The option of test programs on a GPU, which takes work of one thread only, while others spin.
 const ONE_AT_A_TIME: &str = "--test-threads=1";
 
 /// The tolerance for weights relative to those of the CPU, which adds in another order.
@@ -54,11 +54,16 @@ fn unit_tests_pass(project: &Project) {
 
 /// The contract of training: replicas that share a GPU give the results of one.
 fn contract_tests_pass(project: &Project) {
-    let contract = ["test", "--test", "contract", "--", ONE_AT_A_TIME];
-    let printed = tests_pass(
-        project,
-        &[&contract[..], &["strategy::", "train::"]].concat(),
-    );
+    let contract = [
+        "test",
+        "--test",
+        "contract",
+        "--",
+        ONE_AT_A_TIME,
+        "strategy::",
+        "train::",
+    ];
+    let printed = tests_pass(project, &contract);
     let passed = "replicas_train_to_the_weights_of_one ... ok";
     assert!(printed.contains(passed), "{printed}");
 }
