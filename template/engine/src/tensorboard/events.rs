@@ -21,6 +21,9 @@ use crate::{picture::Picture, system};
 /// Buckets of a histogram, as in `tf.summary.histogram`.
 const BUCKETS: usize = 30;
 
+/// Sums of a histogram that are added side by side, as a sum waits for the one before.
+const LANES: usize = 4;
+
 /// File name prefix of event files.
 pub(super) const PREFIX: &str = "events.out.tfevents.";
 
@@ -397,28 +400,54 @@ struct Histogram {
 
 impl Histogram {
     fn of(values: &[f32]) -> Self {
-        let values = values.iter().filter(|value| value.is_finite());
-        let values: Vec<f64> = values.map(|value| f64::from(*value)).collect();
-        let Some(min) = values.iter().copied().reduce(f64::min) else {
+        let Some([min, max]) = finite_range(values) else {
             return Histogram::default();
         };
-        let max = values.iter().copied().fold(min, f64::max);
         let bucket_limit = limits(min, max);
-        let mut bucket = vec![0.0; bucket_limit.len()];
-        for value in &values {
-            let index = bucket_limit.partition_point(|limit| limit <= value);
-            bucket[index.min(bucket_limit.len() - 1)] += 1.0;
+        let last = bucket_limit.len() - 1;
+        let scale = bucket_limit.len() as f64 / (max - min);
+        let mut counts = vec![[0_u64; LANES]; bucket_limit.len()];
+        let [mut sum, mut sum_squares] = [[0.0; LANES]; 2];
+        for values in values.chunks(LANES) {
+            for (lane, value) in values.iter().enumerate() {
+                if !value.is_finite() {
+                    continue;
+                }
+                let value = f64::from(*value);
+                // Rounding may be off by a bucket.
+                let mut index = (((value - min) * scale) as usize).min(last);
+                while index < last && bucket_limit[index] <= value {
+                    index += 1;
+                }
+                while index > 0 && bucket_limit[index - 1] > value {
+                    index -= 1;
+                }
+                counts[index][lane] += 1;
+                sum[lane] += value;
+                sum_squares[lane] += value * value;
+            }
         }
+        let counts = counts.iter().map(|lanes| lanes.iter().sum::<u64>() as f64);
+        let bucket: Vec<f64> = counts.collect();
         Histogram {
             min,
             max,
-            num: values.len() as f64,
-            sum: values.iter().sum(),
-            sum_squares: values.iter().map(|value| value * value).sum(),
+            num: bucket.iter().sum(),
+            sum: sum.iter().sum(),
+            sum_squares: sum_squares.iter().sum(),
             bucket_limit,
             bucket,
         }
     }
+}
+
+/// The minimum and maximum of the finite values; `None` if there are none.
+fn finite_range(values: &[f32]) -> Option<[f64; 2]> {
+    let finite = values.iter().copied().filter(|value| value.is_finite());
+    let (min, max) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), value| {
+        (min.min(value), max.max(value))
+    });
+    (min <= max).then(|| [min, max].map(f64::from))
 }
 
 /// The upper limits of the buckets from `min` to `max`.

@@ -87,38 +87,18 @@ pub enum Threads {
 
 /// `product = left * right`, or `product += left * right`, row-major.
 ///
-/// # Panics
-/// Sizes do not match, or `product` is too short.
-pub fn multiply(product: &mut [f32], add: bool, left: Matrix, right: Matrix, threads: Threads) {
-    let product = &mut product[..left.size[0] * right.size[1]];
-    // SAFETY: `product` has this many values, which are initialised and borrowed exclusively.
-    unsafe { multiply_at(product.as_mut_ptr(), add, left, right, threads) }
-}
-
-/// `left * right`, row-major, in new memory, which is not filled with zeros first.
-///
-/// # Panics
-/// Sizes do not match.
-pub fn product(left: Matrix, right: Matrix, threads: Threads) -> Vec<f32> {
-    let len = left.size[0] * right.size[1];
-    let mut product = Vec::with_capacity(len);
-    // SAFETY: `product` has the capacity, and without `add`, all values are written.
-    unsafe {
-        multiply_at(product.as_mut_ptr(), false, left, right, threads);
-        product.set_len(len);
-    }
-    product
-}
-
-/// As [`multiply`].
-///
 /// # Safety
-/// `product` is valid for reads and writes of `left.size[0] * right.size[1]` values, which nothing else uses
-/// meanwhile. With `add`, they are initialised; without, all are written and none is read.
+/// As [`super::multiply_at`].
 ///
 /// # Panics
 /// Sizes do not match.
-unsafe fn multiply_at(product: *mut f32, add: bool, left: Matrix, right: Matrix, threads: Threads) {
+pub(super) unsafe fn multiply_at(
+    product: *mut f32,
+    add: bool,
+    left: Matrix,
+    right: Matrix,
+    threads: Threads,
+) {
     let ([rows, inner], [inner_too, columns]) = (left.size, right.size);
     assert_eq!(inner, inner_too);
     let copy;
@@ -234,7 +214,10 @@ fn transpose_tile(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{multiply_in, product_in},
+        *,
+    };
 
     fn at(it: &Matrix, row: usize, column: usize) -> f32 {
         it.values[row * it.strides[0] + column * it.strides[1]]
@@ -275,10 +258,10 @@ mod tests {
         for (left, right) in pairs {
             let expected = naive(left, right);
             let mut sums = vec![1.0; expected.len()];
-            multiply(&mut sums, false, left, right, Threads::This);
+            multiply_in(None, &mut sums, false, left, right, Threads::This);
             assert_eq!(sums, expected);
-            assert_eq!(product(left, right, Threads::All), expected);
-            multiply(&mut sums, true, left, right, Threads::All);
+            assert_eq!(product_in(None, left, right, Threads::All), expected);
+            multiply_in(None, &mut sums, true, left, right, Threads::All);
             let twice: Vec<f32> = expected.iter().map(|sum| 2.0 * sum).collect();
             assert_eq!(sums, twice);
         }
@@ -304,8 +287,11 @@ mod tests {
             let copy = Matrix::new(&copy, right.size());
             assert!(!is_slow_to_pack(rows, copy));
             for threads in [Threads::This, Threads::All] {
-                let bits = |right| product(left, right, threads).into_iter().map(f32::to_bits);
-                assert!(bits(right).eq(bits(copy)), "{rows} x {inner} x {columns}");
+                let bits = |right| -> Vec<u32> {
+                    let product = product_in(None, left, right, threads);
+                    product.into_iter().map(f32::to_bits).collect()
+                };
+                assert_eq!(bits(right), bits(copy), "{rows} x {inner} x {columns}");
             }
         }
     }

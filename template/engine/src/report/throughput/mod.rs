@@ -6,7 +6,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 use self::rates::{Rates, Work, with_prefix};
-use super::{Current, Report};
+use super::{Report, pass::Pass};
 use crate::{
     device::is_cpu,
     distribution::Strategy,
@@ -122,7 +122,7 @@ impl Report {
     }
 
     /// The throughput of an epoch of training, with `--throughput`.
-    pub(super) fn rates_of_epoch(&self, current: &Current) -> Option<Rates> {
+    pub(super) fn rates_of_epoch(&self, current: &Pass) -> Option<Rates> {
         if current.split != Split::Train || !self.throughput.is_on {
             return None;
         }

@@ -70,7 +70,7 @@ fn is_permitted() -> bool {
 /// The rows of a product, on these threads.
 ///
 /// # Safety
-/// AMX is [available](is_available).
+/// AMX is [available](is_available). With `add`, the output is initialised.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn compute_rows(
     product: Product,
@@ -94,7 +94,7 @@ pub(super) unsafe fn compute_rows(
         for_each(tasks, threads, |_, task| {
             let packed = &packed[(task.rows.start - rows.start) / LANES * pairs..];
             with_buffer(1, INNER * task.units.len(), |buffer| {
-                // SAFETY: AMX is available.
+                // SAFETY: as the caller promises.
                 unsafe { compute_task(product, output, add, &task, packed, buffer) }
             });
         });
@@ -109,7 +109,7 @@ fn padded(inner: usize) -> usize {
 /// A task, with `left` packed from its first row on.
 ///
 /// # Safety
-/// AMX is [available](is_available).
+/// As [`compute_rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn compute_task(
     product: Product,
@@ -132,7 +132,10 @@ unsafe fn compute_task(
             for (row, left) in task.rows.clone().step_by(SIDE).zip(panels.as_chunks().0) {
                 let rows = row..task.rows.end.min(row + SIDE);
                 let columns = block * SIDE..output.size[1].min((block + 1) * SIDE);
-                registers.add_to(output, add || start > 0, rows, columns, *left, right);
+                // SAFETY: after the first part of the inner dimension, the values are written.
+                unsafe {
+                    registers.add_to(output, add || start > 0, rows, columns, *left, right);
+                }
             }
         }
     }
@@ -201,7 +204,10 @@ impl Registers {
     }
 
     /// Writes the product of two panels of rows and a block of columns, or adds it.
-    fn add_to(
+    ///
+    /// # Safety
+    /// With `add`, the values are initialised.
+    unsafe fn add_to(
         &self,
         output: &Output,
         add: bool,
@@ -220,13 +226,14 @@ impl Registers {
         let values = |row| unsafe { output.row(row, columns.clone()) };
         if add {
             for (row, sums) in rows.clone().zip(&mut block) {
-                sums[..columns.len()].copy_from_slice(values(row));
+                // SAFETY: the values are initialised, as the caller promises.
+                sums[..columns.len()].copy_from_slice(unsafe { values(row).assume_init_ref() });
             }
         }
         // SAFETY: the block has the size of four tiles.
         unsafe { self.multiply(block.as_mut_ptr().cast(), SIDE, add, left, right) };
         for (row, sums) in rows.zip(&block) {
-            values(row).copy_from_slice(&sums[..columns.len()]);
+            values(row).write_copy_of_slice(&sums[..columns.len()]);
         }
     }
 

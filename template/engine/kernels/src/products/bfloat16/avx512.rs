@@ -23,8 +23,11 @@ const LINES: usize = 8;
 const WIDTH: usize = 24;
 
 /// The rows of a product, on these threads.
+///
+/// # Safety
+/// With `add`, the output is initialised.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) fn compute_rows(
+pub(super) unsafe fn compute_rows(
     product: Product,
     output: &Output,
     add: bool,
@@ -46,15 +49,19 @@ pub(super) fn compute_rows(
         for_each(tasks, threads, |_, task| {
             let packed = &packed[(task.rows.start - rows.start) / LANES * pairs..];
             with_buffer(1, INNER.div_ceil(2) * task.units.len(), |buffer| {
-                compute_task(product, output, add, &task, packed, buffer);
+                // SAFETY: as the caller promises.
+                unsafe { compute_task(product, output, add, &task, packed, buffer) };
             });
         });
     });
 }
 
 /// A task, with `left` packed from its first row on.
+///
+/// # Safety
+/// As [`compute_rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn compute_task(
+unsafe fn compute_task(
     product: Product,
     output: &Output,
     add: bool,
@@ -79,10 +86,13 @@ fn compute_task(
                 rows: task.rows.clone(),
                 columns,
             };
-            match vectors.len() {
-                1 => tiles.multiply::<1>(panels.clone(), group),
-                2 => tiles.multiply::<2>(panels.clone(), group),
-                _ => tiles.multiply::<VECTORS>(panels.clone(), group),
+            // SAFETY: after the first part of the inner dimension, the values are written.
+            unsafe {
+                match vectors.len() {
+                    1 => tiles.multiply::<1>(panels.clone(), group),
+                    2 => tiles.multiply::<2>(panels.clone(), group),
+                    _ => tiles.multiply::<VECTORS>(panels.clone(), group),
+                }
             }
         }
     }
@@ -113,7 +123,7 @@ fn pack_right(product: Product, vectors: &Range<usize>, part: Range<usize>, pack
 
 /// Rows of the product and a group of its vectors of columns.
 struct Tiles<'a> {
-    output: &'a Output<'a>,
+    output: &'a Output,
     add: bool,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -121,9 +131,12 @@ struct Tiles<'a> {
 
 impl Tiles<'_> {
     /// From packed panels of the rows and `N` packed vectors.
+    ///
+    /// # Safety
+    /// With `add`, the values are initialised.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
-    fn multiply<'a, const N: usize>(
+    unsafe fn multiply<'a, const N: usize>(
         &self,
         panels: impl Iterator<Item = &'a [Pairs]>,
         right: &[Pairs],
@@ -132,24 +145,29 @@ impl Tiles<'_> {
         for (row, left) in self.rows.clone().step_by(LANES).zip(panels) {
             for (half, row) in [(false, row), (true, row + ROWS)] {
                 if row < self.rows.end {
-                    self.write(row, multiply_tile(left, half, right));
+                    // SAFETY: as the caller promises.
+                    unsafe { self.write(row, multiply_tile(left, half, right)) };
                 }
             }
         }
     }
 
     /// Writes the sums of a tile from `row` on, or adds them.
+    ///
+    /// # Safety
+    /// With `add`, the values are initialised.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn write<const N: usize>(&self, row: usize, sums: [[__m512; N]; ROWS]) {
+    unsafe fn write<const N: usize>(&self, row: usize, sums: [[__m512; N]; ROWS]) {
         for (row, sums) in (row..self.rows.end).zip(sums) {
             // SAFETY: the tiles of all tasks are separate, and a task uses one row at a time.
             let values = unsafe { self.output.row(row, self.columns.clone()) };
-            for (values, sum) in values.chunks_mut(LANES).zip(sums) {
-                let sum = match self.add {
-                    true => _mm512_add_ps(load(values, values.len()), sum),
-                    false => sum,
-                };
+            for (values, mut sum) in values.chunks_mut(LANES).zip(sums) {
+                if self.add {
+                    // SAFETY: the values are initialised, as the caller promises.
+                    let before = load(unsafe { values.assume_init_ref() }, values.len());
+                    sum = _mm512_add_ps(before, sum);
+                }
                 store(sum, values);
             }
         }

@@ -5,7 +5,7 @@
 //! right one that it uses: they stay in the core's cache, and tasks need not wait for each other. The smallest
 //! products, too, are packed: rounding operands for another product takes longer.
 
-use std::{cell::Cell, marker::PhantomData, ops::Range, slice};
+use std::{cell::Cell, mem::MaybeUninit, ops::Range, slice};
 
 use rayon::prelude::*;
 
@@ -68,39 +68,30 @@ pub(super) struct Task {
     pub(super) units: Range<usize>,
 }
 
-/// The product's values, which tasks write apart.
-pub(super) struct Output<'a> {
+/// The product's values, row-major, which tasks write apart. Until then, they need not be initialised.
+pub(super) struct Output {
+    /// Valid for `size[0] * size[1]` values.
     start: *mut f32,
     pub(super) size: [usize; 2],
-    values: PhantomData<&'a mut [f32]>,
 }
 
 // SAFETY: the pointer is used by `row` and `block` alone, whose callers write to separate parts.
-unsafe impl Sync for Output<'_> {}
+unsafe impl Sync for Output {}
 
-impl<'a> Output<'a> {
-    /// `values` are row-major.
-    fn new(values: &'a mut [f32], size: [usize; 2]) -> Self {
-        assert_eq!(values.len(), size[0] * size[1]);
-        Output {
-            start: values.as_mut_ptr(),
-            size,
-            values: PhantomData,
-        }
-    }
-
+impl Output {
     /// A part of a row.
     ///
     /// # Safety
     /// No other part in use has values of it.
     #[inline]
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &mut [f32] {
+    pub(super) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &mut [MaybeUninit<f32>] {
         let [rows, all] = self.size;
         assert!(row < rows && columns.start <= columns.end && columns.end <= all);
         // SAFETY: the part is within the values, and nobody else uses it, as the caller promises.
         unsafe {
-            slice::from_raw_parts_mut(self.start.add(row * all + columns.start), columns.len())
+            let start = self.start.add(row * all + columns.start);
+            slice::from_raw_parts_mut(start.cast(), columns.len())
         }
     }
 
@@ -140,13 +131,17 @@ impl<'a> Product<'a> {
         })
     }
 
-    /// See [`super::multiply_bfloat16`]; `product` has the size of the product.
-    pub fn compute(self, product: &mut [f32], add: bool, threads: Threads) {
+    /// See [`super::multiply_at`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn compute(self, product: *mut f32, add: bool, threads: Threads) {
         let ([rows, inner], [columns, _]) = (self.left.size(), self.right.size());
         if inner == 0 && !add {
-            product.fill(0.0);
+            // SAFETY: the product has this many values, and zeros are valid.
+            unsafe { product.write_bytes(0, rows * columns) };
         }
-        if product.is_empty() || inner == 0 {
+        if rows * columns * inner == 0 {
             return;
         }
         let is_small = rows * columns * inner < SMALL;
@@ -155,11 +150,14 @@ impl<'a> Product<'a> {
             true => rayon::current_num_threads(),
             false => 1,
         };
-        let output = Output::new(product, [rows, columns]);
+        let output = Output {
+            start: product,
+            size: [rows, columns],
+        };
         let most = LEFT / inner.div_ceil(2) * LANES;
         for start in (0..rows).step_by(most.max(TASK_ROWS)) {
             let rows = start..rows.min(start + most.max(TASK_ROWS));
-            // SAFETY: the instructions are available.
+            // SAFETY: the instructions are available, and with `add`, all values are initialised.
             unsafe {
                 match self.instructions {
                     Instructions::Amx => amx::compute_rows(self, &output, add, rows, threads),

@@ -1,5 +1,4 @@
-//! Matrix products in bfloat16, accumulated in float32: [`multiply_bfloat16`] has the contract of
-//! [`multiply`].
+//! Matrix products in bfloat16, accumulated in float32.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -14,10 +13,11 @@ mod tests;
 
 use burn::tensor::bf16;
 
-use super::matrix::{Matrix, Threads, multiply};
+use super::matrix::{self, Matrix, Threads};
 
-/// Whether this processor has instructions for products in bfloat16 (AMX: Intel since Sapphire Rapids, with Linux;
-/// AVX-512 with its extension BF16: AMD since Zen 4, Intel since Cooper Lake). Without them, [`multiply_bfloat16`] is slower than [`multiply`].
+/// Whether this processor has instructions for products in bfloat16 (AMX: Intel since Sapphire Rapids, with
+/// Linux; AVX-512 with its extension BF16: AMD since Zen 4, Intel since Cooper Lake). Without them, these
+/// products are slower than those in float32.
 pub fn is_bfloat16_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
     return blocks::Instructions::available().next().is_some();
@@ -32,36 +32,43 @@ pub fn is_bfloat16_fast() -> bool {
 /// With the instructions of the processor (see [`is_bfloat16_fast`]), subnormal numbers count as zero, and
 /// additions are not fused with multiplications, so that other processors give other last bits.
 ///
+/// # Safety
+/// As [`super::multiply_at`].
+///
 /// # Panics
-/// Sizes do not match, or `product` is too short.
-pub fn multiply_bfloat16(
-    product: &mut [f32],
+/// Sizes do not match.
+pub(super) unsafe fn multiply_at(
+    product: *mut f32,
     add: bool,
     left: Matrix,
     right: Matrix,
     threads: Threads,
 ) {
-    let ([rows, inner], [inner_too, columns]) = (left.size(), right.size());
-    assert_eq!(inner, inner_too);
-    let product = &mut product[..rows * columns];
-    #[cfg(target_arch = "x86_64")]
-    if let Some(operation) = blocks::Product::new(left, right) {
-        return operation.compute(product, add, threads);
+    assert_eq!(left.size()[1], right.size()[0]);
+    // SAFETY: as the caller promises.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(operation) = blocks::Product::new(left, right) {
+            return operation.compute(product, add, threads);
+        }
+        multiply_rounded_at(round, product, add, left, right, threads);
     }
-    multiply_rounded(round, product, add, left, right, threads);
 }
 
 fn round(value: f32) -> f32 {
     bf16::from_f32(value).to_f32()
 }
 
-/// As [`multiply`], of operands rounded by `round`, on any processor.
+/// As [`matrix::multiply_at`], of operands rounded by `round`, on any processor.
+///
+/// # Safety
+/// As [`super::multiply_at`].
 ///
 /// # Panics
-/// As [`multiply`].
-pub(super) fn multiply_rounded(
+/// Sizes do not match.
+pub(super) unsafe fn multiply_rounded_at(
     round: fn(f32) -> f32,
-    product: &mut [f32],
+    product: *mut f32,
     add: bool,
     left: Matrix,
     right: Matrix,
@@ -75,7 +82,8 @@ pub(super) fn multiply_rounded(
             _ => Matrix::new(values, [rows, columns]),
         }
     });
-    multiply(product, add, left, right, threads);
+    // SAFETY: as the caller promises.
+    unsafe { matrix::multiply_at(product, add, left, right, threads) };
 }
 
 /// The rounded values: row-major, or column-major as the matrix itself.

@@ -1,6 +1,10 @@
 //! Operands of a product, rounded to bfloat16 and laid out for [`super::avx512`] and [`super::amx`].
 
-use std::{arch::x86_64::*, mem, ops::Range};
+use std::{
+    arch::x86_64::*,
+    mem::{self, MaybeUninit},
+    ops::Range,
+};
 
 use super::super::matrix::Matrix;
 
@@ -143,9 +147,9 @@ pub fn load(values: &[f32], count: usize) -> __m512 {
 /// Writes as many values as `to` has, up to [`LANES`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn store(values: __m512, to: &mut [f32]) {
+pub fn store(values: __m512, to: &mut [MaybeUninit<f32>]) {
     // SAFETY: only the values of the slice are written.
-    unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), first(to.len()), values) }
+    unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr().cast(), first(to.len()), values) }
 }
 
 /// A mask of the first lanes.

@@ -2,7 +2,8 @@
 
 use rayon::{ThreadPoolBuilder, prelude::*};
 
-use super::*;
+use super::{super::multiply_in, *};
+use crate::half::Half;
 
 type Multiply = Box<dyn Fn(&mut [f32], bool, Matrix, Matrix, Threads) + Sync>;
 
@@ -13,7 +14,9 @@ fn fast() -> Vec<Multiply> {
         Box::new(move |product, add, left, right, threads| {
             let [rows, columns] = [left.size()[0], right.size()[1]];
             let operation = blocks::Product::with(instructions, left, right).unwrap();
-            operation.compute(&mut product[..rows * columns], add, threads);
+            let product = &mut product[..rows * columns];
+            // SAFETY: `product` has the size of the product.
+            unsafe { operation.compute(product.as_mut_ptr(), add, threads) };
         })
     };
     blocks::Instructions::available().map(with).collect()
@@ -27,9 +30,13 @@ fn fast() -> Vec<Multiply> {
 /// The product as layers call it, with all instructions that this processor has, and of any processor.
 fn all() -> Vec<Multiply> {
     let mut all = fast();
-    all.push(Box::new(multiply_bfloat16));
     all.push(Box::new(|product, add, left, right, threads| {
-        multiply_rounded(round, product, add, left, right, threads);
+        multiply_in(Some(Half::Bfloat16), product, add, left, right, threads);
+    }));
+    all.push(Box::new(|product, add, left, right, threads| {
+        let product = &mut product[..left.size()[0] * right.size()[1]];
+        // SAFETY: `product` has the size of the product.
+        unsafe { multiply_rounded_at(round, product.as_mut_ptr(), add, left, right, threads) };
     }));
     all
 }
@@ -66,7 +73,7 @@ fn expected(left: Matrix, right: Matrix) -> Vec<(f64, f64)> {
 fn check(left: Matrix, right: Matrix) {
     let expected = expected(left, right);
     for (number, multiply) in all().into_iter().enumerate() {
-        let mut product = vec![9.0; expected.len()];
+        let mut product = vec![f32::NAN; expected.len()];
         let sizes = (left.size(), right.size());
         for (add, times) in [(false, 1.0), (true, 2.0)] {
             multiply(&mut product, add, left, right, Threads::All);
