@@ -229,7 +229,7 @@ impl Convolution {
 mod tests {
     use burn::{
         module::Module,
-        nn::{conv::Conv2dConfig, pool::MaxPool2dConfig},
+        nn::{Initializer, conv::Conv2dConfig, pool::MaxPool2dConfig},
         tensor::{DType, Device, Distribution, TensorData, Tolerance, activation::relu},
     };
     use rayon::ThreadPoolBuilder;
@@ -327,6 +327,26 @@ mod tests {
             pool.unwrap().install(|| results(&conv, &x, &own(true)))
         };
         assert_eq!(with(1), with(3));
+    }
+
+    #[test]
+    fn what_a_thread_keeps_of_another_convolution_changes_no_bit() {
+        let device = device();
+        let value = f64::NAN;
+        let other = Conv2dConfig::new([9, 40], [7, 7]);
+        let other = other.with_initializer(Initializer::Constant { value });
+        let (other, images) = (other.init(&device), random([9, 9, 20, 20], &device));
+        let thread = || ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let used = thread();
+        for (config, shape) in cases() {
+            let (conv, x) = (config.init(&device), random(shape, &device));
+            for pooled in [false, true] {
+                let new = thread().install(|| results(&conv, &x, &own(pooled)));
+                used.install(|| results(&other, &images, &own(pooled)));
+                let again = used.install(|| results(&conv, &x, &own(pooled)));
+                assert_eq!(again, new, "{conv}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! (2006). Images are unfolded in pieces that fit into a core's cache: several small images, or several rows
 //! of a large one.
 
+use std::{cell::Cell, mem};
+
 use super::{
     passes::{LANES, Pass},
     sizes::Convolution,
@@ -18,9 +20,15 @@ use crate::products::{
 /// Columns per product kernel with the longest vectors.
 const COLUMNS: usize = 16;
 
-/// Buffers for one group of images.
-pub struct Buffers {
-    /// `[images, height, width, channels]` with the padding, which stays zero.
+thread_local! {
+    /// The memory of the thread's last convolution: to fill new memory with zeros takes longer than some passes.
+    static KEPT: Cell<Memory> = Cell::default();
+}
+
+/// Buffers for one group of images, of any contents where not noted; they may be longer than needed.
+#[derive(Default)]
+struct Memory {
+    /// `[images, height, width, channels]` with the padding, which is zero.
     padded: Vec<f32>,
     /// The gradient of `padded`.
     folded: Vec<f32>,
@@ -32,6 +40,16 @@ pub struct Buffers {
     pixels: Vec<f32>,
 }
 
+/// The thread's memory, until it is dropped. A thread that begins another convolution meanwhile, as it waits for
+/// others, has new memory.
+pub struct Buffers(Memory);
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        KEPT.set(mem::take(&mut self.0));
+    }
+}
+
 /// Gradients of the parameters, accumulated over groups of images.
 pub struct Gradients {
     /// The input of [`Convolution::weight_gradient`]; empty if not needed.
@@ -41,17 +59,24 @@ pub struct Gradients {
 }
 
 impl Convolution {
+    /// Buffers for the groups of this convolution.
     pub fn buffers(&self) -> Buffers {
         let padded = self.group() * self.padded_values() + LANES;
-        let [_, columns] = self.convolved();
-        let places = self.group() * self.rows() * columns;
-        Buffers {
-            padded: vec![0.0; padded],
-            folded: vec![0.0; padded],
-            unfolded: vec![0.0; self.taps() * places + LANES],
-            convolved: vec![0.0; self.outputs * places],
-            pixels: vec![0.0; self.outputs * self.rows() * columns],
+        let pixels = self.rows() * self.convolved()[1];
+        let places = self.group() * pixels;
+        let mut memory = KEPT.take();
+        let lengths = [
+            (&mut memory.padded, padded),
+            (&mut memory.folded, padded),
+            (&mut memory.unfolded, self.taps() * places + LANES),
+            (&mut memory.convolved, self.outputs * places),
+            (&mut memory.pixels, self.outputs * pixels),
+        ];
+        for (buffer, length) in lengths {
+            buffer.resize(length.max(buffer.len()), 0.0);
         }
+        memory.padded[..padded].fill(0.0);
+        Buffers(memory)
     }
 
     /// Calls with tap, output, and the index of their weight in Burn's order `[outputs, channels, rows,
@@ -115,13 +140,13 @@ impl Convolution {
         output: &mut [f32],
         chosen: &mut [u32],
     ) {
-        let Buffers {
+        let Memory {
             padded,
             unfolded,
             convolved,
             pixels,
             ..
-        } = buffers;
+        } = &mut buffers.0;
         let weight = Matrix::new(weight, [self.taps(), self.outputs]);
         self.pass(Pass::Pad(images, padded));
         for piece in self.pieces(images.len() / self.image_values()) {
@@ -147,19 +172,19 @@ impl Convolution {
         gradients: &mut Gradients,
         image_gradient: &mut [f32],
     ) {
-        let Buffers {
+        let Memory {
             padded,
             folded,
             unfolded,
             convolved,
             pixels,
-        } = buffers;
+        } = &mut buffers.0;
         let Gradients { weight: sums, bias } = gradients;
         if !sums.is_empty() {
             self.pass(Pass::Pad(images, padded));
         }
         if !image_gradient.is_empty() {
-            folded.fill(0.0);
+            folded[..images.len() / self.image_values() * self.padded_values()].fill(0.0);
         }
         for piece in self.pieces(images.len() / self.image_values()) {
             let places = self.places_of(&piece);
