@@ -21,7 +21,7 @@ use crate::{picture::Picture, system};
 /// Buckets of a histogram, as in `tf.summary.histogram`.
 const BUCKETS: usize = 30;
 
-/// Sums of a histogram that are added side by side, as a sum waits for the one before.
+/// Partial sums of a histogram: independent additions need not wait for one another.
 const LANES: usize = 4;
 
 /// File name prefix of event files.
@@ -404,25 +404,15 @@ impl Histogram {
             return Histogram::default();
         };
         let bucket_limit = limits(min, max);
-        let last = bucket_limit.len() - 1;
         let scale = bucket_limit.len() as f64 / (max - min);
         let mut counts = vec![[0_u64; LANES]; bucket_limit.len()];
         let [mut sum, mut sum_squares] = [[0.0; LANES]; 2];
         for values in values.chunks(LANES) {
-            for (lane, value) in values.iter().enumerate() {
-                if !value.is_finite() {
-                    continue;
-                }
+            let lanes = values.iter().enumerate();
+            for (lane, value) in lanes.filter(|(_, value)| value.is_finite()) {
                 let value = f64::from(*value);
-                // Rounding may be off by a bucket.
-                let mut index = (((value - min) * scale) as usize).min(last);
-                while index < last && bucket_limit[index] <= value {
-                    index += 1;
-                }
-                while index > 0 && bucket_limit[index - 1] > value {
-                    index -= 1;
-                }
-                counts[index][lane] += 1;
+                let near = ((value - min) * scale) as usize;
+                counts[bucket_of(value, &bucket_limit, near)][lane] += 1;
                 sum[lane] += value;
                 sum_squares[lane] += value * value;
             }
@@ -439,6 +429,19 @@ impl Histogram {
             bucket,
         }
     }
+}
+
+/// The bucket of a value by the upper limits of all buckets, from one near it: a quotient is rounded.
+fn bucket_of(value: f64, limits: &[f64], near: usize) -> usize {
+    let last = limits.len() - 1;
+    let mut bucket = near.min(last);
+    while bucket < last && limits[bucket] <= value {
+        bucket += 1;
+    }
+    while bucket > 0 && limits[bucket - 1] > value {
+        bucket -= 1;
+    }
+    bucket
 }
 
 /// The minimum and maximum of the finite values; `None` if there are none.

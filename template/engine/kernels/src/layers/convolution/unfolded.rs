@@ -21,7 +21,7 @@ use crate::products::{
 const COLUMNS: usize = 16;
 
 thread_local! {
-    /// The memory of the thread's last convolution: to fill new memory with zeros takes longer than some passes.
+    /// The memory of the thread's last convolution: filling new memory with zeros takes longer than some passes.
     static KEPT: Cell<Memory> = Cell::default();
 }
 
