@@ -1,8 +1,10 @@
 //! Snapshots of the projects of all combinations of options: the default project in full, and the
 //! differences of each other combination.
 
+use std::sync::Mutex;
+
 use kiln::{assert_snapshot, snapshot::Project, template::Template};
-use kiln_tests::{Combination, NAME, combinations};
+use kiln_tests::{Combination, NAME, combinations, parallel};
 
 /// The combinations with a snapshot, defaults first: those that differ from the defaults in at most
 /// two options, as more would be redundant. Parity with cargo-generate is tested for all.
@@ -15,19 +17,20 @@ fn with_snapshots(template: &Template) -> Vec<Combination> {
 #[test]
 fn every_combination() {
     let template = Template::embedded().unwrap();
-    let mut all = with_snapshots(&template).into_iter();
-    let first = all.next().unwrap();
+    let all = with_snapshots(&template);
+    let (first, others) = all.split_first().unwrap();
     let default = Project::of_template(&template, &first.answers);
     assert_snapshot!(default, first.label());
-    let mut missing = Vec::new();
-    for combination in all {
+    let missing = Mutex::new(Vec::new());
+    parallel::for_each(others, |combination| {
         let project = Project::of_template(&template, &combination.answers);
         let changes = project.changes_from(&default);
         if changes.is_empty() {
-            missing.push(combination.label());
+            missing.lock().unwrap().push(combination.label());
         }
         assert_snapshot!(changes, combination.label());
-    }
+    });
+    let missing = missing.into_inner().unwrap();
     assert!(
         missing.is_empty(),
         "these options change nothing: {missing:?}"

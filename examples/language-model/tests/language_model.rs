@@ -13,7 +13,7 @@ use kiln_engine::{
     TrainState,
     globals::update_trainable,
     metric::{Metric, Perplexity},
-    model::named_parameters,
+    model::{lock_generator, named_parameters},
     optim::{FlatGradients, Gradients},
 };
 use training::{
@@ -42,8 +42,12 @@ fn args(options: &[&str]) -> Args {
 
 fn model() -> Model {
     let device = Device::flex();
+    // Burn's CPU generator is global, and tests run in parallel. Weights are drawn when they are first read.
+    let _generator = lock_generator();
     device.seed(1);
-    Model::new(&args(&["--context", "16"]), &device)
+    let model = Model::new(&args(&["--context", "16"]), &device);
+    named_parameters(&model);
+    model
 }
 
 /// The logits `[time, 256]` for each byte that follows one of `text`.

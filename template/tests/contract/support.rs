@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     panic,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -132,11 +133,13 @@ pub fn splits(args: &Args) -> Result<[Examples; 3]> {
     Ok(splits.map(|split| Arc::clone(split.dataset())))
 }
 
-/// A sample of each of the [`splits`] for all jobs, read once: a large gzipped file takes long to decompress.
+/// A sample of each of the [`splits`] for all jobs with the same [`data_options`], read once: a large gzipped file
+/// takes long to decompress.
 fn sample_of_jobs(args: &Args) -> Result<[Examples; 3]> {
-    static SAMPLE: Mutex<Option<[Examples; 3]>> = Mutex::new(None);
-    let mut shared = SAMPLE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(sample) = &*shared {
+    static SAMPLES: Mutex<BTreeMap<String, [Examples; 3]>> = Mutex::new(BTreeMap::new());
+    let mut shared = SAMPLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = data_options(args)?;
+    if let Some(sample) = shared.get(&options) {
         return Ok(sample.clone());
     }
     // After the split, which may set a fixed number of examples aside.
@@ -145,7 +148,19 @@ fn sample_of_jobs(args: &Args) -> Result<[Examples; 3]> {
     let training = sample(training, most_training)?;
     let validation = sample(validation, most_validation)?;
     let sample = [training, validation, sample(test, most_test)?];
-    Ok(shared.insert(sample).clone())
+    Ok(shared.entry(options).or_insert(sample).clone())
+}
+
+/// The options that may change the data: those of the task, the data folder and the seed.
+fn data_options(args: &Args) -> Result<String> {
+    let mut options = Args::try_parse_from(["contract"])?.options;
+    options.data_dir.clone_from(&args.options.data_dir);
+    options.seed = args.options.seed;
+    let own = Args {
+        options,
+        ..args.clone()
+    };
+    Ok(format!("{own:?}"))
 }
 
 /// Checks the contract of the site `id` on a new thread, as globals are per thread.

@@ -1,13 +1,17 @@
-//! Projects compile, pass their tests and train. In one program: while the programs of one project run, another one
-//! compiles, which leaves a core idle for a third of its time. Tests whose time is limited are programs of their own.
+//! Projects compile, pass their tests and train, on the CPU and on a GPU. In one program: while the programs of one
+//! project run, another one compiles, which leaves a core idle for a third of its time. Tests that have seconds to end
+//! are programs of their own.
 
 mod abilities;
 mod bad_input;
 mod check;
+mod checkpoints;
 mod configuration;
 mod ema;
 mod examples;
 mod filled_in;
+mod gpu;
+mod hardware;
 mod memory;
 mod model_parallel;
 mod output_folder;
@@ -15,15 +19,12 @@ mod package;
 mod rendered;
 mod right_edits;
 mod sweep;
+mod trackers;
 mod update;
 mod weights;
 mod wrong_edits;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use kiln_tests::{
     rendered::{Project, text},
@@ -56,9 +57,17 @@ fn contract_tests(project: &Project) -> PathBuf {
     let output = project.try_cargo(&["test", "--test", "contract", "--no-run"]);
     let printed = text(&output);
     assert!(output.status.success(), "{printed}");
-    let (_, rest) = printed
-        .split_once("Executable tests/contract/main.rs (")
-        .expect(&printed);
-    let (program, _) = rest.split_once(')').expect(&printed);
-    project.path().join(Path::new(program))
+    test_programs(project, &printed).remove(0)
+}
+
+/// The programs of `cargo test --no-run`, by what it printed.
+fn test_programs(project: &Project, printed: &str) -> Vec<PathBuf> {
+    let lines = printed.lines().map(str::trim_start);
+    let programs = lines.filter_map(|line| {
+        let (_, path) = line.strip_prefix("Executable ")?.split_once('(')?;
+        Some(project.path().join(path.strip_suffix(')')?))
+    });
+    let programs: Vec<PathBuf> = programs.collect();
+    assert!(!programs.is_empty(), "{printed}");
+    programs
 }

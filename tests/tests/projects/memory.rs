@@ -90,7 +90,8 @@ fn forty_thousand_steps_need_no_more_memory_than_one_thousand() {
     // per step is half a MiB.
     let growth = leak(&memory);
     assert!(growth < 0.25, "{growth} MiB an epoch: {memory:?}");
-    let (early, late) = (memory[1], memory[38]);
+    // Histograms of the first epoch may take what the second one returns.
+    let (early, late) = (memory[0].max(memory[1]), memory[38]);
     assert!(
         late < early + 16.0,
         "from {early} to {late} MiB: {memory:?}"
