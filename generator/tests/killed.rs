@@ -25,6 +25,9 @@ use tempfile::TempDir;
 /// The number of kills for each command.
 const TIMES: u32 = 70;
 
+/// As many at most if none of them came at the moment that is looked for: beside other programs, a kill is late.
+const MOST: u32 = 20 * TIMES;
+
 /// A folder that is not in memory, where a few files are written too fast for a kill between two of them.
 fn on_disk() -> TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
@@ -91,7 +94,7 @@ fn runs(folder: &Path, args: &[&str]) -> Duration {
 fn killed(mut command: Command, at: u32, takes: Duration, writes: impl Fn() -> bool) -> bool {
     let mut child = command.spawn().unwrap();
     if at.is_multiple_of(2) {
-        thread::sleep(takes * at * 2 / TIMES);
+        thread::sleep(takes * (at % TIMES) * 2 / TIMES);
     } else {
         while !writes() && child.try_wait().unwrap().is_none() {}
         thread::sleep(Duration::from_micros(20) * (at % 40));
@@ -119,7 +122,10 @@ fn new_makes_the_whole_project_or_none() {
     let takes = runs(place.path(), &args);
     let whole = tree(&place.path().join("a"));
     let (mut none, mut wrote) = (0, 0);
-    for at in 0..TIMES {
+    for at in 0..MOST {
+        if at >= TIMES && none > 0 && wrote > 0 {
+            break;
+        }
         let _ = fs::remove_dir_all(place.path().join("a"));
         let command = kiln(place.path(), &args);
         wrote += u32::from(killed(command, at, takes, || has_staging(place.path())));
@@ -129,7 +135,7 @@ fn new_makes_the_whole_project_or_none() {
             none += 1;
         }
     }
-    println!("{none} of {TIMES} made nothing; {wrote} were writing");
+    println!("{none} kills made nothing; {wrote} were writing");
     assert!(none > 0 && wrote > 0);
 
     // A later run removes the hidden folders, at once if they were locked before.
@@ -170,7 +176,10 @@ fn new_can_be_repeated_in_a_folder_that_is_there() {
     let whole = tree(&folder);
     let hidden = folder.join(transaction::FOLDER);
     let mut half = 0;
-    for at in 0..TIMES / 2 {
+    for at in 0..MOST / 2 {
+        if at >= TIMES / 2 && half > 0 {
+            break;
+        }
         fs::remove_dir_all(&folder).unwrap();
         fs::create_dir(&folder).unwrap();
         let journal = hidden.join("journal.json");
@@ -189,7 +198,7 @@ fn new_can_be_repeated_in_a_folder_that_is_there() {
         }
         assert!(seen() == whole, "at {at}");
     }
-    println!("{half} of {} were half done", TIMES / 2);
+    println!("{half} were half done");
     assert!(half > 0);
 }
 
@@ -203,7 +212,10 @@ fn renewed(place: &Path, args: &[&str]) {
     assert!(before != after);
     let journal = project.join(transaction::FOLDER).join("journal.json");
     let (mut undone, mut finished) = (0, 0);
-    for at in 0..TIMES {
+    for at in 0..MOST {
+        if at >= TIMES && undone > 0 {
+            break;
+        }
         link(&old, &project);
         killed(kiln(place, args), at, takes, || journal.exists());
         undone += u32::from(transaction::recover(&project).unwrap());
@@ -212,7 +224,7 @@ fn renewed(place: &Path, args: &[&str]) {
         finished += u32::from(is == after);
     }
     assert!(tree(&old) == before, "a file was changed in place");
-    println!("{args:?}: {undone} of {TIMES} were undone, {finished} finished");
+    println!("{args:?}: {undone} were undone, {finished} finished");
     assert!(undone > 0, "no kill came between two files");
 }
 

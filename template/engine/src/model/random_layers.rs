@@ -88,7 +88,8 @@ impl ModuleVisitor for Find {
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// Waits until nothing else draws from the generator of Burn that takes this lock, as forward passes with
-/// random layers do: for models that are drawn while others train, as in tests.
+/// random layers do: for models that are drawn while others train, as in tests. Burn draws a parameter when it is
+/// first read, which must be before the guard is dropped.
 pub fn lock_generator() -> MutexGuard<'static, ()> {
     GENERATOR.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -65,8 +65,7 @@ type Tests<'a> = &'a (dyn Fn(&Path, &[&str]) -> String + Sync);
 /// The unit tests of project and engine. They keep kernels where programs do by default: in the cache folder of the
 /// user, in a file of this host.
 fn unit_tests_pass(job: &Job, programs: &[PathBuf], tests: Tests) {
-    let names = programs.iter().map(|program| program.file_name());
-    assert_eq!(programs.len(), 3, "{:?}", names.collect::<Vec<_>>());
+    assert_eq!(programs.len(), 3, "{programs:?}");
     for program in programs {
         tests(program, &[]);
     }
