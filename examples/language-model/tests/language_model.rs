@@ -126,6 +126,19 @@ fn gradients_in_bfloat16_are_near_those_in_float32() -> Result<()> {
 }
 
 #[test]
+fn each_job_has_the_data_of_its_options() -> Result<()> {
+    for context in [64, 32, 64] {
+        let read = on_own_thread(move || {
+            let option = format!("--context={context}");
+            let job = set_up(&["--strategy=one-device", &option])?;
+            job.with_batch(4, |batch| Ok(batch.features.dims()))
+        })?;
+        assert_eq!(read, [4, context]);
+    }
+    Ok(())
+}
+
+#[test]
 fn stages_train_to_the_weights_of_the_whole_model() -> Result<()> {
     let trained = |options: &'static [&'static str]| {
         on_own_thread(move || {

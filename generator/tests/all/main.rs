@@ -1,4 +1,5 @@
-//! What the command and the library do, but for tests that depend on the time of a run: these are programs of their own.
+//! What the command and the library do. Tests that depend on the time of a run, or on a feature, are programs of their
+//! own.
 
 #[path = "../common/mod.rs"]
 mod common;
