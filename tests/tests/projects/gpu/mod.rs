@@ -37,12 +37,6 @@ fn variables(folder: &Path) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// Environment variables for functions that borrow them.
-fn borrowed<'a>(variables: &'a [(&'static str, String)]) -> Vec<(&'static str, &'a str)> {
-    let variables = variables.iter();
-    variables.map(|(name, value)| (*name, &**value)).collect()
-}
-
 /// The program on the GPU.
 fn on_gpu(job: &Job, options: &[&str]) -> Command {
     let mut command = job.alone();

@@ -16,7 +16,7 @@ use kiln_tests::{
     vulkan,
 };
 
-use super::{SHORT, borrowed, on_gpu, training::a_gpu_goes_on_where_the_cpu_stopped, variables};
+use super::{SHORT, on_gpu, training::a_gpu_goes_on_where_the_cpu_stopped, variables};
 
 /// In messages of what was tuned.
 const TUNED: &str = "operations tuned";
@@ -85,7 +85,10 @@ fn records(job: &Job, folder: &str) -> Option<String> {
 
 fn a_gpu_is_measured(job: &Job) {
     let variables = variables(&job.folder);
-    gpu_measurement::is_tried(job, &job.folder.join(BUNDLE), &borrowed(&variables));
+    let borrowed: Vec<_> = (variables.iter())
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    gpu_measurement::is_tried(job, &job.folder.join(BUNDLE), &borrowed);
 }
 
 fn what_is_no_bundle_is_refused(job: &Job) {
